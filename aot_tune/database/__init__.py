@@ -21,7 +21,7 @@ from aot_tune.database.records import (
     SurveyedShape,
     make_database,
 )
-from aot_tune.database.store import Begun, MeasurementStore, OperatorStore, begin, forget
+from aot_tune.database.store import Begun, MeasurementStore, OperatorStore, begin, compact_store, forget
 
 __all__ = [
     "Begun",
@@ -32,6 +32,7 @@ __all__ = [
     "OperatorStore",
     "SurveyedShape",
     "begin",
+    "compact_store",
     "database_path",
     "deciding",
     "decode",

@@ -45,7 +45,7 @@ from aot_tune.support.storage import (
     write_file,
 )
 
-__all__ = ["SCHEMA", "Begun", "MeasurementStore", "OperatorStore", "begin", "forget"]
+__all__ = ["SCHEMA", "Begun", "MeasurementStore", "OperatorStore", "begin", "compact_store", "forget"]
 
 SCHEMA = 4
 _FORMAT = "aot_tune store"
@@ -120,7 +120,7 @@ class _Line(NamedTuple):
     result: _Result
 
 
-_START, _GOES_ON = b'{"digest":"', b'",'
+_START, _GOES_ON, _HEAD = b'{"digest":"', b'",', b'{"header":'
 _DECODER, _ENCODER = msgspec.json.Decoder(_Result), msgspec.json.Encoder()
 
 
@@ -155,7 +155,7 @@ class _Text:
     def __init__(self, path: Path, *, trusted: bool, tier: int = -1, since: int = 0) -> None:
         self.path, self.stem = path, path.name.removesuffix(_ENDING)
         self._trusted, self._tier, self._since = trusted, tier, since
-        self.lines: dict[str, _Line] = {}
+        self.header, self.lines = b"", dict[str, _Line]()
         self._at = (0, 0)
         self._end = self._rows = self._damaged = 0
 
@@ -177,8 +177,10 @@ class _Text:
         damaged, read = 0, dict[str, _Line]()
         for row in rows:
             line = _read_line(self.stem, row)
-            if line is None:
-                damaged += not (self._end == 0 and row is rows[0] and row.startswith(b'{"header":'))
+            if line is None and self._end == 0 and row is rows[0] and row.startswith(_HEAD):
+                self.header = row + b"\n"
+            elif line is None:
+                damaged += 1
             elif line.result.at >= self._since:
                 read[line.result.name] = line
         self.lines = read | self.lines  # what a build has once used stays the same for it
@@ -194,13 +196,24 @@ class _Text:
             OSError: when it cannot be written. The file is then as before.
         """
         private_folder(self.path.parent)
-        with FileLock(self.path.parent / "lock", timeout=_LOCK_SECONDS, mode=0o600):
+        with self._locked():
             if self._is_wasteful():
                 with contextlib.suppress(OSError, CorruptError, CacheError):
                     self.refresh()
             elif self._added(line.row + b"\n", header):
                 return
             self._write_anew(header, temporaries)
+
+    def compact(self, temporaries: Path) -> None:
+        """Write the file anew if it is of this schema and has lines that are damaged or superseded."""
+        with self._locked():
+            self.refresh()
+            of_schema = self.header and msgspec.json.decode(self.header, type=dict[str, _Header])["header"]
+            if of_schema and of_schema.schema == SCHEMA and self._rows - 1 > len(self.lines):
+                self._write_anew(self.header, temporaries)
+
+    def _locked(self) -> FileLock:
+        return FileLock(self.path.parent / "lock", timeout=_LOCK_SECONDS, mode=0o600)
 
     def _is_wasteful(self) -> bool:
         """Whether a file that was read as a whole has a damaged line, or most of its lines are superseded."""
@@ -413,6 +426,17 @@ class MeasurementStore:
             except (CorruptError, CacheError, OSError) as error:
                 tier.pass_over(path, error)
         return text
+
+
+def compact_store(location: CacheLocation) -> None:
+    """Drop lines that are damaged or superseded from all texts of a store that may be written."""
+    if location.root is None or location.mode not in ("rw", "fresh"):
+        return
+    for path in sorted((location.root / _ROOM).glob(f"*{_ENDING}")):
+        try:
+            _Text(path, trusted=location.trusted).compact(location.root / TEMPORARIES)
+        except (OSError, NotImplementedError, CorruptError, CacheError, msgspec.DecodeError) as error:
+            _log.warning("%s stays as it is: %s", path, error)
 
 
 class OperatorStore:

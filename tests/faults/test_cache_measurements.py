@@ -12,9 +12,10 @@ import msgspec
 import pytest
 
 from aot_tune.bench.protocol.measurement_records import Measurement
-from aot_tune.database import MeasurementStore
+from aot_tune.database import MeasurementStore, compact_store
 from aot_tune.database.store import OperatorStore
 from aot_tune.spec import problem
+from aot_tune.support.storage import CacheLocation
 
 pytestmark = pytest.mark.slow
 
@@ -99,6 +100,31 @@ def test_lines_that_are_superseded_go_in_the_end(tmp_path: Path) -> None:
     assert found.screen == (600.0,)
 
 
+def test_recording_drops_lines_that_are_damaged_or_superseded(tmp_path: Path, caplog) -> None:
+    for n in range(3):
+        shelf(tmp_path)[1].put(measured(screen=(float(n + 1),)))
+    kept = measured("other")
+    shelf(tmp_path)[1].put(kept)
+    (path,) = (tmp_path / "measurements").glob("*.jsonl")
+    path.write_bytes(path.read_bytes().replace(b"[2.0]", b"[2.1]") + b'{"digest":"torn')
+    later = path.with_name("gemm-of-a-later-version.jsonl")
+    later.write_bytes(path.read_bytes().replace(b'"schema":', b'"schema":9'))
+    before = later.read_bytes()
+    for _ in range(2):
+        compact_store(CacheLocation(root=tmp_path, mode="rw"))
+        assert len(path.read_bytes().splitlines()) == 3  # with the header
+        store, mine = shelf(tmp_path)
+        assert [mine.find("c", one.code, WHERE) for one in (kept, measured())] == [kept, measured(screen=(3.0,))]
+        assert store.damaged == 0
+    assert later.read_bytes() == before
+    inode = path.stat().st_ino
+    compact_store(CacheLocation(root=tmp_path, mode="ro"))
+    compact_store(CacheLocation(root=None, mode="rw"))
+    compact_store(CacheLocation(root=tmp_path / "none", mode="rw"))
+    assert path.stat().st_ino == inode
+    assert not caplog.records
+
+
 def make_folder(path: Path) -> None:
     path.unlink()
     path.mkdir()
@@ -144,8 +170,9 @@ WRITER = """
 import sys
 from pathlib import Path
 from aot_tune.bench.protocol.measurement_records import Measurement
-from aot_tune.database import MeasurementStore
+from aot_tune.database import MeasurementStore, compact_store
 from aot_tune.spec import problem
+from aot_tune.support.storage import CacheLocation
 store = MeasurementStore(Path(sys.argv[1]))
 mine = store.operator("gemm", "con", "dev", "pol")
 print("ready", flush=True)
@@ -183,8 +210,9 @@ TOGETHER = """
 import sys
 from pathlib import Path
 from aot_tune.bench.protocol.measurement_records import Measurement
-from aot_tune.database import MeasurementStore
+from aot_tune.database import MeasurementStore, compact_store
 from aot_tune.spec import problem
+from aot_tune.support.storage import CacheLocation
 name = sys.argv[2]
 store = MeasurementStore(Path(sys.argv[1]))
 mine = store.operator("gemm", "con", "dev", "pol")

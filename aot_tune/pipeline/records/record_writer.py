@@ -16,6 +16,7 @@ from aot_tune.compile import Variant
 from aot_tune.database import (
     OperatorDatabase,
     SurveyedShape,
+    compact_store,
     database_path,
     load_database,
     load_databases,
@@ -256,7 +257,8 @@ def export_records(library: str, directory: Path) -> Exported:
         DatabaseError: when nothing was recorded, when it is unclear whose records are meant, or when a file in
             `directory` is not a database.
     """
-    root = cache_location(os.environ).root
+    location = cache_location(os.environ)
+    root = location.root
     folder = _newest(root / "recorded", library, directory) if root is not None else None
     fresh = load_databases(folder) if folder is not None else []
     if folder is None or not fresh:
@@ -267,6 +269,7 @@ def export_records(library: str, directory: Path) -> Exported:
             why=f"looked in {root / 'recorded'}{found}" if root is not None else "the cache is off",
             fix="build with AOT_TUNE_MODE=auto or tune and a writable cache, then record",
         )
+    compact_store(location)
     notes = folder / _NOTES
     return Exported(
         files=write_records(directory, fresh, _operators(folder, {d.operator for d in fresh})),
