@@ -53,7 +53,7 @@ struct Runtime {
   int status = 0;  // of `init`
 
   Runtime() noexcept {
-    void* library = open_hip();
+    void* library = open_library();
     if (library == nullptr) return;
     found = true;
     const auto find = [&](auto& function, const char* name) {

@@ -1,8 +1,10 @@
-// The parts of the launchers' functions that do not depend on the driver. It is part of cuda.cpp and hip.cpp,
-// which define `State`, `find_driver`, `load_on`, `is_lasting`, `current_device`, `zero_plane` and `reason`.
+// What launchers call, whatever the driver. It is part of cuda.cpp and hip.cpp. They declare the driver
+// before it, with `kSymbols`, `is_lasting` and `open_library`, and define after it what it declares of a
+// family.
 #ifndef AOT_TUNE_RUNTIME_TRITON_COMMON_H_
 #define AOT_TUNE_RUNTIME_TRITON_COMMON_H_
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 
@@ -10,11 +12,60 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "aot_tune/base.h"
 #include "functions.h"
 
 namespace launcher {
 namespace {
+
+// ---- What a family defines
+// ----------------------------------------------------------------------------------------------------
+
+// Written under the lock. Others read it after their device's bit of `ready` is set.
+struct State {
+  pthread_mutex_t lock;
+  void* kernels[kHandles];
+  int32_t refused[kDevices];  // why the driver will never run the kernel on a device
+  int32_t multiprocessors[kDevices];
+};
+
+int32_t start_driver();
+bool has_all(const Kernel& kernel);  // what the kernel needs of the driver
+int32_t load_on(const Kernel& kernel, State& state, int32_t device);
+int32_t current_device(int32_t* device);
+// Why there is no kernel, and what to do.
+void reason(const Kernel& kernel, int32_t status, char* buffer, size_t size);
+// Fills in a descriptor of `kRank` axes.
+template <int kRank>
+int32_t describe_axes(const Kernel& kernel, Described& how, const DLTensor& tensor, Descriptor* to,
+                      void*** next);
+
+// ---- The driver, found once
+// ----------------------------------------------------------------------------------------------------
+
+Driver driver;
+pthread_once_t driver_once = PTHREAD_ONCE_INIT;
+int32_t driver_status = 0;           // 0, kUnavailable, or what the driver returned
+const char* driver_lacks = nullptr;  // a function
+
+void open_driver() {
+  driver_status = kUnavailable;
+  void* const library = open_library();
+  if (library == nullptr) return;
+  for (const auto& symbol : kSymbols) {
+    void* const address = dlsym(library, symbol.name);
+    if (address == nullptr && symbol.offset < kFirstOptional) {
+      driver_lacks = symbol.name;
+      return;
+    }
+    std::memcpy(reinterpret_cast<char*>(&driver) + symbol.offset, &address, sizeof(address));
+  }
+  driver_status = start_driver();
+}
+
+int32_t find_driver(const Kernel& kernel) {
+  pthread_once(&driver_once, open_driver);
+  return driver_status == 0 && !has_all(kernel) ? kUnavailable : driver_status;
+}
 
 // ---- The kernel's code
 // ---------------------------------------------------------------------------------------------
@@ -61,7 +112,6 @@ const void* kernel_image(const Kernel& kernel) {
 // ----------------------------------------------------------------------------
 
 // Null if there is no memory.
-template <typename State>
 State* state_of(Kernel& kernel) {
   void* found = __atomic_load_n(&kernel.state, __ATOMIC_ACQUIRE);
   if (found != nullptr) return static_cast<State*>(found);
@@ -77,20 +127,26 @@ State* state_of(Kernel& kernel) {
 }
 
 // The state of a loaded kernel.
-template <typename State>
 const State& loaded(const Kernel& kernel) {
   return *static_cast<const State*>(__atomic_load_n(&kernel.state, __ATOMIC_ACQUIRE));
 }
 
-// ---- Memory that is set to zero
-// ------------------------------------------------------------------------------------
-
-struct Axis {
-  int64_t extent;
-  int64_t stride;  // in bytes
-};
-
-int32_t zero_plane(void* at, size_t pitch, size_t width, size_t height, void* stream);
+// Loads the kernel on a device, unless that was done before. The device must be the thread's.
+__attribute__((noinline, cold)) int32_t load_slowly(Kernel& kernel, int32_t device) {
+  if (device < 0 || device >= kDevices) return kInvalidDevice;
+  if (const int32_t status = find_driver(kernel)) return status;
+  State* const state = state_of(kernel);
+  if (state == nullptr) return kOutOfMemory;
+  pthread_mutex_lock(&state->lock);
+  int32_t status = state->refused[device];
+  if ((kernel.ready >> device & 1) == 0 && status == 0) {
+    status = load_on(kernel, *state, device);
+    if (status == 0) __atomic_store_n(&kernel.ready, kernel.ready | uint64_t{1} << device, __ATOMIC_RELEASE);
+    if (is_lasting(status)) state->refused[device] = status;
+  }
+  pthread_mutex_unlock(&state->lock);
+  return status;
+}
 
 // ---- Tensors as kernels take them that know no tensor maps
 // ------------------------------------------------------------------------------------
@@ -133,6 +189,35 @@ void add_shape(Descriptor* from, void*** next) {
 }  // namespace
 
 inline namespace AOT_TUNE_LAUNCHER_FAMILY {
+
+int32_t load(Kernel& kernel, int32_t device) {
+  const bool known = static_cast<uint32_t>(device) < static_cast<uint32_t>(kDevices);
+  if (known && (__atomic_load_n(&kernel.ready, __ATOMIC_ACQUIRE) >> device & 1) != 0) return 0;
+  return load_slowly(kernel, device);
+}
+
+int32_t find(Kernel& kernel, int32_t device) {
+  const int32_t status = load(kernel, device);
+  return is_lasting(status) ? kUnavailable : status;
+}
+
+int32_t preload(Kernel& kernel) {
+  int32_t device = 0;
+  int32_t status = find_driver(kernel);
+  if (status == 0) status = current_device(&device);
+  return status == 0 ? find(kernel, device) : status;
+}
+
+void tell(Kernel& kernel, int32_t device, char* buffer, size_t size) {
+  if (size == 0) return;
+  buffer[0] = '\0';
+  const int32_t status = load(kernel, device);
+  if (status == kUnavailable || is_lasting(status)) reason(kernel, status, buffer, size);
+}
+
+int64_t multiprocessors(const Kernel& kernel, int32_t device) {
+  return loaded(kernel).multiprocessors[device];
+}
 
 uint16_t bfloat16_bits(double value) {
   const float single = static_cast<float>(value);
@@ -179,7 +264,15 @@ bool place(Workspace& memory, void* given, size_t size) {
   return memory.end == 0 || (given != nullptr && skipped <= size && memory.end <= size - skipped);
 }
 
+int32_t zero(void* at, size_t bytes, void* stream) {
+  return driver.memset_line(reinterpret_cast<Address>(at), 0, bytes, stream);
+}
+
 int32_t clear(const DLTensor& tensor, int64_t element, void* stream) {
+  struct Axis {
+    int64_t extent;
+    int64_t stride;  // in bytes
+  };
   Axis axes[8];
   int count = 0;
   char* first = static_cast<char*>(tensor.data);
@@ -207,11 +300,29 @@ int32_t clear(const DLTensor& tensor, int64_t element, void* stream) {
     char* at = first;
     int64_t rest = index;
     for (int i = next; i < count; rest /= axes[i++].extent) at += rest % axes[i].extent * axes[i].stride;
-    const int32_t status = zero_plane(at, static_cast<size_t>(pitch), static_cast<size_t>(width),
-                                      static_cast<size_t>(height), stream);
+    const int32_t status =
+        driver.memset_plane(reinterpret_cast<Address>(at), static_cast<size_t>(pitch), 0,
+                            static_cast<size_t>(width), static_cast<size_t>(height), stream);
     if (status != 0) return status;
   }
   return 0;
+}
+
+int32_t describe(const Kernel& kernel, Described& how, const DLTensor& tensor, Descriptor* to, void*** next) {
+  switch (how.rank) {
+    case 1:
+      return describe_axes<1>(kernel, how, tensor, to, next);
+    case 2:
+      return describe_axes<2>(kernel, how, tensor, to, next);
+    case 3:
+      return describe_axes<3>(kernel, how, tensor, to, next);
+    case 4:
+      return describe_axes<4>(kernel, how, tensor, to, next);
+    case 5:
+      return describe_axes<5>(kernel, how, tensor, to, next);
+    default:
+      return kInvalidValue;
+  }
 }
 
 }  // namespace AOT_TUNE_LAUNCHER_FAMILY

@@ -3,52 +3,126 @@
 #define AOT_TUNE_LAUNCHER_FAMILY cuda
 #include <dlfcn.h>
 
-#include "common.h"
-#include "driver_cuda.h"
+#include "aot_tune/base.h"
+#include "functions.h"
 
 namespace launcher {
 namespace {
 
-// ---- The driver, found once
+// ---- The driver, as far as it is used. Names, numbers and layouts are from cuda.h of CUDA 12.4 and later.
 // ----------------------------------------------------------------------------------------------------
 
-Driver driver;
-pthread_once_t driver_once = PTHREAD_ONCE_INIT;
-int32_t driver_status = 0;  // 0, kUnavailable, or what cuInit returned
-int32_t driver_version = 0;
-const char* driver_lacks = nullptr;  // a function
-
-void open_driver() {
-  driver_status = kUnavailable;
-  void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return;
-  for (const Symbol& symbol : kSymbols) {
-    void* const address = dlsym(library, symbol.name);
-    if (address == nullptr && symbol.offset < kFirstOptional) {  // older than CUDA 12.0
-      driver_lacks = symbol.name;
-      return;
-    }
-    std::memcpy(reinterpret_cast<char*>(&driver) + symbol.offset, &address, sizeof(address));
-  }
-  driver_status = driver.init(0);
-  if (driver_status == 0) driver_status = driver.version(&driver_version);
-}
-
-int32_t find_driver(const Kernel& kernel) {
-  pthread_once(&driver_once, open_driver);
-  return driver_status == 0 && kernel.tma && driver.encode_map == nullptr ? kUnavailable : driver_status;
-}
-
-// ---- One kernel, loaded once for all devices
-// -----------------------------------------------------------------------
-
-// Written under the lock. Others read it after their device's bit of `ready` is set.
-struct State {
-  pthread_mutex_t lock;
-  void* kernel;
-  int32_t refused[kDevices];  // why the driver will never run the kernel on a device
-  int32_t multiprocessors[kDevices];
+struct LaunchAttribute {
+  uint32_t id;
+  uint32_t padding;
+  uint64_t value[8];
 };
+struct LaunchConfig {
+  uint32_t grid[3], block[3];
+  uint32_t shared;
+  void* stream;
+  LaunchAttribute* attributes;
+  uint32_t attribute_count;
+};
+enum LaunchAttributeId : uint32_t {
+  kCooperative = 2,
+  kClusterDimension = 4,
+  kClusterSchedulingPolicy = 5,
+  kProgrammaticStreamSerialization = 6,
+};
+constexpr uint64_t kSpread = 1;
+constexpr int32_t kMaxDynamicShared = 8, kNonPortableCluster = 14;  // attributes of kernels
+constexpr int32_t kPreferShared = 1;
+constexpr int32_t kMultiprocessorCount = 16;  // attribute of devices
+constexpr int64_t kSharedWithoutAsking = 48 << 10;
+constexpr unsigned kPortableCluster = 8;
+
+struct Driver {
+  int32_t (*init)(unsigned);
+  int32_t (*version)(int32_t*);
+  int32_t (*current_device)(int32_t* device);
+  int32_t (*device_get)(int32_t* device, int32_t ordinal);
+  int32_t (*device_attribute)(int32_t* value, int32_t attribute, int32_t device);
+  int32_t (*library_load)(void** library, const void* code, void* jit_options, void** jit_values,
+                          unsigned jit_count, void* options, void** values, unsigned count);
+  int32_t (*library_unload)(void* library);
+  int32_t (*library_kernel)(void** kernel, void* library, const char* name);
+  int32_t (*kernel_attribute)(int32_t attribute, int32_t value, void* kernel, int32_t device);
+  int32_t (*kernel_cache)(void* kernel, int32_t preference, int32_t device);
+  int32_t (*kernel_function)(void** function, void* kernel);
+  int32_t (*launch)(const LaunchConfig* config, void* kernel, void** parameters, void** extra);
+  int32_t (*memset_line)(uint64_t at, unsigned char value, size_t count, void* stream);
+  int32_t (*memset_plane)(uint64_t at, size_t pitch, unsigned char value, size_t width, size_t height,
+                          void* stream);
+  // The rest may be missing.
+  int32_t (*function_load)(void* function);
+  int32_t (*encode_map)(void* map, int32_t type, uint32_t rank, void* data, const uint64_t* shape,
+                        const uint64_t* strides, const uint32_t* box, const uint32_t* steps,
+                        int32_t interleave, int32_t swizzle, int32_t promotion, int32_t fill);
+};
+
+constexpr struct {
+  const char* name;
+  size_t offset;  // in Driver
+} kSymbols[] = {
+    {"cuInit", offsetof(Driver, init)},
+    {"cuDriverGetVersion", offsetof(Driver, version)},
+    {"cuCtxGetDevice", offsetof(Driver, current_device)},
+    {"cuDeviceGet", offsetof(Driver, device_get)},
+    {"cuDeviceGetAttribute", offsetof(Driver, device_attribute)},
+    {"cuLibraryLoadData", offsetof(Driver, library_load)},
+    {"cuLibraryUnload", offsetof(Driver, library_unload)},
+    {"cuLibraryGetKernel", offsetof(Driver, library_kernel)},
+    {"cuKernelSetAttribute", offsetof(Driver, kernel_attribute)},
+    {"cuKernelSetCacheConfig", offsetof(Driver, kernel_cache)},
+    {"cuKernelGetFunction", offsetof(Driver, kernel_function)},
+    {"cuLaunchKernelEx", offsetof(Driver, launch)},
+    {"cuMemsetD8Async", offsetof(Driver, memset_line)},
+    {"cuMemsetD2D8Async", offsetof(Driver, memset_plane)},
+    {"cuFuncLoad", offsetof(Driver, function_load)},
+    {"cuTensorMapEncodeTiled", offsetof(Driver, encode_map)},
+};
+constexpr size_t kFirstOptional = offsetof(Driver, function_load);  // CUDA 12.0 has those before it
+
+using Address = uint64_t;        // of memory
+constexpr int32_t kHandles = 1;  // a kernel is loaded once for all devices
+
+// Whether a status means that the kernel does not suit the driver or the device, now or later.
+inline bool is_lasting(int32_t status) {
+  switch (status) {
+    case 200:  // CUDA_ERROR_INVALID_IMAGE
+    case 209:  // CUDA_ERROR_NO_BINARY_FOR_GPU
+    case 218:  // CUDA_ERROR_INVALID_PTX
+    case 221:  // CUDA_ERROR_JIT_COMPILER_NOT_FOUND
+    case 222:  // CUDA_ERROR_UNSUPPORTED_PTX_VERSION
+    case 223:  // CUDA_ERROR_JIT_COMPILATION_DISABLED
+    case 300:  // CUDA_ERROR_INVALID_SOURCE
+    case 500:  // CUDA_ERROR_NOT_FOUND
+    case 801:  // CUDA_ERROR_NOT_SUPPORTED
+    case kInvalidValue:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void* open_library() { return dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL); }
+
+}  // namespace
+}  // namespace launcher
+
+#include "common.h"
+#include "tensor_map.h"
+
+namespace launcher {
+namespace {
+
+int32_t start_driver() {
+  const int32_t status = driver.init(0);
+  return status == 0 ? driver.version(&driver_version) : status;
+}
+
+bool has_all(const Kernel& kernel) { return !kernel.tma || driver.encode_map != nullptr; }
 
 int32_t load_library(const Kernel& kernel, State& state) {
   const void* const image = kernel_image(kernel);
@@ -56,9 +130,9 @@ int32_t load_library(const Kernel& kernel, State& state) {
   void* library = nullptr;
   if (const int32_t status = driver.library_load(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0))
     return status;
-  const int32_t status = driver.library_kernel(&state.kernel, library, kernel.name);
+  const int32_t status = driver.library_kernel(&state.kernels[0], library, kernel.name);
   if (status != 0) {
-    state.kernel = nullptr;
+    state.kernels[0] = nullptr;
     driver.library_unload(library);
   }
   return status;
@@ -71,21 +145,21 @@ int32_t prepare_kernel(const Kernel& kernel, State& state, int32_t device) {
   if (status == 0)
     status = driver.device_attribute(&state.multiprocessors[device], kMultiprocessorCount, handle);
   if (status == 0 && kernel.shared > kSharedWithoutAsking) {
-    status = driver.kernel_cache(state.kernel, kPreferShared, handle);
+    status = driver.kernel_cache(state.kernels[0], kPreferShared, handle);
     if (status == 0)
-      status = driver.kernel_attribute(kMaxDynamicShared, static_cast<int32_t>(kernel.shared), state.kernel,
-                                       handle);
+      status = driver.kernel_attribute(kMaxDynamicShared, static_cast<int32_t>(kernel.shared),
+                                       state.kernels[0], handle);
   }
   if (status == 0 && kernel.ctas > kPortableCluster)
-    status = driver.kernel_attribute(kNonPortableCluster, 1, state.kernel, handle);
+    status = driver.kernel_attribute(kNonPortableCluster, 1, state.kernels[0], handle);
   if (status != 0) return status;
   void* function = nullptr;  // in the thread's context, so that the first launch need not load it
-  status = driver.kernel_function(&function, state.kernel);
+  status = driver.kernel_function(&function, state.kernels[0]);
   return status == 0 && driver.function_load != nullptr ? driver.function_load(function) : status;
 }
 
 int32_t load_on(const Kernel& kernel, State& state, int32_t device) {
-  const int32_t status = state.kernel == nullptr ? load_library(kernel, state) : 0;
+  const int32_t status = state.kernels[0] == nullptr ? load_library(kernel, state) : 0;
   return status == 0 ? prepare_kernel(kernel, state, device) : status;
 }
 
@@ -100,7 +174,6 @@ int32_t current_device(int32_t* device) {
   return status != 0 ? status : kInvalidDevice;
 }
 
-// Why there is no kernel, and what to do.
 void reason(const Kernel& kernel, int32_t status, char* buffer, size_t size) {
   const bool here = driver_status == 0;
   if (status == kUnavailable && !here && driver_lacks == nullptr) {
@@ -126,20 +199,6 @@ void reason(const Kernel& kernel, int32_t status, char* buffer, size_t size) {
   }
 }
 
-}  // namespace
-}  // namespace launcher
-
-#include "load.h"
-#include "tensor_map.h"
-
-namespace launcher {
-namespace {
-
-int32_t zero_plane(void* at, size_t pitch, size_t width, size_t height, void* stream) {
-  return driver.memset_plane(reinterpret_cast<uintptr_t>(at), pitch, 0, width, height, stream);
-}
-
-// Fills in a descriptor of `kRank` axes.
 template <int kRank>
 int32_t describe_axes(const Kernel& kernel, Described& how, const DLTensor& tensor, Descriptor* to,
                       void*** next) {
@@ -157,31 +216,6 @@ int32_t describe_axes(const Kernel& kernel, Described& how, const DLTensor& tens
 }  // namespace
 
 inline namespace AOT_TUNE_LAUNCHER_FAMILY {
-
-int64_t multiprocessors(const Kernel& kernel, int32_t device) {
-  return loaded<State>(kernel).multiprocessors[device];
-}
-
-int32_t zero(void* at, size_t bytes, void* stream) {
-  return driver.memset_line(reinterpret_cast<uintptr_t>(at), 0, bytes, stream);
-}
-
-int32_t describe(const Kernel& kernel, Described& how, const DLTensor& tensor, Descriptor* to, void*** next) {
-  switch (how.rank) {
-    case 1:
-      return describe_axes<1>(kernel, how, tensor, to, next);
-    case 2:
-      return describe_axes<2>(kernel, how, tensor, to, next);
-    case 3:
-      return describe_axes<3>(kernel, how, tensor, to, next);
-    case 4:
-      return describe_axes<4>(kernel, how, tensor, to, next);
-    case 5:
-      return describe_axes<5>(kernel, how, tensor, to, next);
-    default:
-      return kInvalidValue;
-  }
-}
 
 int32_t launch(const Kernel& kernel, int32_t, const Grid& grid, void** parameters, void* stream) {
   LaunchAttribute attributes[4];
@@ -202,7 +236,7 @@ int32_t launch(const Kernel& kernel, int32_t, const Grid& grid, void** parameter
                                stream,
                                attributes,
                                count};
-  return driver.launch(&config, loaded<State>(kernel).kernel, parameters, nullptr);
+  return driver.launch(&config, loaded(kernel).kernels[0], parameters, nullptr);
 }
 
 }  // namespace AOT_TUNE_LAUNCHER_FAMILY

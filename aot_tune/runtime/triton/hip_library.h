@@ -1,4 +1,4 @@
-// Where AMD's HIP runtime is. It is part of launcher_hip.h and of the runtime for these devices, because both
+// Where AMD's HIP runtime is. It is part of hip.cpp and of the runtime for these devices, because both
 // must open the same library.
 #ifndef AOT_TUNE_RUNTIME_TRITON_HIP_LIBRARY_H_
 #define AOT_TUNE_RUNTIME_TRITON_HIP_LIBRARY_H_
@@ -8,7 +8,7 @@
 namespace {
 
 // A library that the process has loaded already (a framework's copy) comes first, so that one serves all.
-inline void* open_hip() {
+inline void* open_library() {
   constexpr const char* kNames[] = {"libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6",
                                     "libamdhip64.so.5"};
   constexpr int kFlags[] = {RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD, RTLD_NOW | RTLD_LOCAL};

@@ -99,6 +99,8 @@ class MapCache {
 constexpr int32_t kTypes[] = {0, 1, 2, 3, 4, 5, 6, 7, 10, 8, 9, 11, 12, 13, 14, 15};
 constexpr int32_t kNoInterleave = 0, kPromote128 = 2, kFillZeros = 0, kFillNan = 1;
 
+int32_t driver_version = 0;
+
 // Makes a map. Its axes run from the last to the first.
 template <int kRank>
 int32_t encode(const Described& how, Descriptor* to) {

@@ -88,9 +88,9 @@ SAME(kFileNotFound, hipErrorFileNotFound);
 _ERROR = re.compile(r"case (\d+): +// ((?:CUDA_ERROR_|hipError)\w+)")
 
 
-def check(folder: Path, text: str, header: str, *includes: str) -> None:
-    """Compile the comparison, with what the headers of launchers say of statuses and functions."""
-    launcher = (tl.LAUNCHER / header).read_text()
+def check(folder: Path, text: str, source: str, *includes: str) -> None:
+    """Compile the comparison, with what the sources of launchers say of statuses and functions."""
+    launcher = (tl.LAUNCHER / source).read_text()
     errors = _ERROR.findall(launcher)
     assert len(errors) >= 8
     lines = [f"SAME({number}, {name});" for number, name in errors]
@@ -119,11 +119,11 @@ def test_declarations_are_those_of_cuda(tmp_path: Path) -> None:
     there = [i for i in includes if (Path(i) / "cuda.h").is_file()]
     if not there:
         pytest.skip("no cuda.h is here")
-    check(tmp_path, CUDA, "driver_cuda.h", str(there[0]))
+    check(tmp_path, CUDA, "cuda.cpp", str(there[0]))
 
 
 def test_declarations_are_those_of_hip(tmp_path: Path) -> None:
     include = triton_include("amd")
     if include is None:
         pytest.skip("no HIP headers are here: they come with Triton")
-    check(tmp_path, HIP, "driver_hip.h", str(include))
+    check(tmp_path, HIP, "hip.cpp", str(include))
