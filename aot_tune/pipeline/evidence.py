@@ -226,11 +226,14 @@ class Evidence:
         """Surveyed times are from a device."""
         self.surveyed = dataclasses.replace(self.surveyed, processors=processors_of(device) or 1)
 
-    def add_survey(self, problem: Problem, times: Mapping[str, float], among: Container[str] | None = None) -> None:
-        """Add the times in ns of candidates on a shape, of all that are known or of those in `among`."""
+    def add_survey(
+        self, shapes: Iterable[tuple[Problem, Mapping[str, float]]], among: Container[str] | None = None
+    ) -> None:
+        """Add the times in ns of candidates on shapes, of all that are known or of those in `among`."""
         known = self.variants if among is None else among
+        own = [(problem, {c: t for c, t in times.items() if c in known}) for problem, times in shapes]
         with self._lock:
-            self.surveyed = self.surveyed.adding(problem, {c: t for c, t in times.items() if c in known})
+            self.surveyed = self.surveyed.adding(own)
 
     def keep_surveyed(self, problems: Collection[str], candidates: Collection[str]) -> None:
         """On these problems, keep only the surveyed times of these candidates."""

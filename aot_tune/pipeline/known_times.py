@@ -152,10 +152,13 @@ class SurveyedTimes:
     times: Costs = field(default_factory=dict)
     processors: int = 0
 
-    def adding(self, problem: Problem, times: Mapping[str, float]) -> SurveyedTimes:
-        """It with more times on a shape."""
-        both = {**self.times.get(problem.id, {}), **times}
-        return SurveyedTimes({**self.problems, problem.id: problem}, {**self.times, problem.id: both}, self.processors)
+    def adding(self, shapes: Iterable[tuple[Problem, Mapping[str, float]]]) -> SurveyedTimes:
+        """It with more times on shapes."""
+        problems, rows = dict(self.problems), dict(self.times)
+        for problem, times in shapes:
+            problems[problem.id] = problem
+            rows[problem.id] = {**rows.get(problem.id, {}), **times}
+        return SurveyedTimes(problems, rows, self.processors)
 
     def keeping(self, problems: Collection[str], candidates: Collection[str]) -> SurveyedTimes:
         """It with only the times of these candidates on these problems."""

@@ -269,12 +269,9 @@ class Measurer:
         if raced is None:
             return
         if self.over and any(m.status != "ok" for m in raced):
-            for measurement in raced:
-                if measurement.status != "ok" and _counts(measurement):
-                    evidence.add(measurement)
+            evidence.add(*(m for m in raced if m.status != "ok" and _counts(m)))
             return
-        for measurement in raced:
-            evidence.add(measurement)
+        evidence.add(*raced)
         evidence.race_done(problem.id)
         took = watched()
         # if all screens were known, the race computes the reference

@@ -88,8 +88,7 @@ class Known:
             found = [m for e in wanted if (m := self.find(e.candidate.id, problem)) is not None]
             there = evidence.on(problem)
             beside = [b for b in self.baselines(problem) if found and b.candidate not in there]
-            for measurement in (*found, *beside):
-                evidence.add(_of_problem(measurement, problem))
+            evidence.add(*(_of_problem(measurement, problem) for measurement in (*found, *beside)))
             given += len(found)
             if found and not any(m.final for m in found):
                 evidence.race_about(problem.id, {m.candidate for m in found})
@@ -231,8 +230,8 @@ def recalled(
             _refuse_implausible(operator, database, measurement)
             evidence.add(_of_problem(measurement, workload.get(problem_key(measurement.problem), measurement.problem)))
     evidence.survey_on(database.device)
-    for shape in database.survey if not brief or _surveyed(database, target) else ():
-        evidence.add_survey(shape.problem, shape.ns)
+    if not brief or _surveyed(database, target):
+        evidence.add_survey((shape.problem, shape.ns) for shape in database.survey)
     return evidence
 
 
@@ -251,8 +250,7 @@ def recall_survey(session: Session, device: Device, evidence: Evidence) -> None:
         if own and (database.operator, database.contract) == (operator.name, contract):
             codes = {c.id: c.code for c in database.candidates}
             same = {name for name, e in evidence.variants.items() if e.code and e.code == codes.get(name)}
-            for shape in database.survey:
-                evidence.add_survey(shape.problem, shape.ns, same)
+            evidence.add_survey(((shape.problem, shape.ns) for shape in database.survey), same)
 
 
 def _refuse_implausible(operator: Operator, database: OperatorDatabase, measured: Measurement) -> None:

@@ -80,10 +80,9 @@ def _begun(session: Session, target: Target, tuned: Evidence) -> Evidence:
     with session.failures.of(operator.name):
         generics = map(Proposal, session.generic_variants(operator, target))
         evidence.try_too([*transferred(session, tuned, target), *generics])
-    for row in tuned.measurements.values():
-        for name, measurement in row.items():
-            if is_baseline(name) or (name in evidence.variants and evidence.variants[name].candidate.generic):
-                evidence.add(measurement)
+    generic = {name for name, variant in evidence.variants.items() if variant.candidate.generic}
+    every = (m for row in tuned.measurements.values() for m in row.values())
+    evidence.add(*(m for m in every if is_baseline(m.candidate) or m.candidate in generic))
     return evidence
 
 

@@ -429,7 +429,7 @@ def _survey_one(session: Session, bench: LazyBench, part: _Part, problem: Proble
         if measurement.lasting and measurement.status not in ("ok", "skipped"):
             evidence.add(measurement)  # it is out, even where it won
     times = {m.candidate: rounded(m.ns) for m in found if m.ns is not None}
-    evidence.add_survey(problem, times)
+    evidence.add_survey([(problem, times)])
 
 
 def _timed(
