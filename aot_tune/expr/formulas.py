@@ -21,6 +21,7 @@ __all__ = [
     "FLOAT",
     "INTEGER",
     "NAMES",
+    "OPS",
     "Builder",
     "Formula",
     "FormulaLike",
@@ -43,7 +44,7 @@ NAMES = {
 }  # fmt: skip
 """Ops as they are written in keys and data, which are part of digests, where they have another name there."""
 
-_OPS = {name: op for op, name in NAMES.items()}
+OPS = {name: op for op, name in NAMES.items()}
 _MOST_STEPS = 2000
 _LOWEST = -3.4028234663852886e38
 
@@ -185,7 +186,7 @@ class Formula(ExprNode):
     @classmethod
     def of(cls, data: Any) -> Formula:
         """The formula for `data`."""
-        return _joined((_OPS.get(op, op), _of_data(value), args) for op, value, *args in data)
+        return _joined((OPS.get(op, op), _of_data(value), args) for op, value, *args in data)
 
     def key(self) -> str:
         """A canonical text: equal for equal formulas, stable across processes."""

@@ -530,8 +530,9 @@ def _space(kernel: Kernel, names: Collection[str] | None = None) -> Iterator[dic
         return
     axes = [p for p in kernel.parameters if names is None or p.name in names]
     if names is None or len(axes) == len(names):
+        axis_names = [p.name for p in axes]
         for values in itertools.product(*(p.values for p in axes)):
-            yield dict(zip((p.name for p in axes), values, strict=True))
+            yield dict(zip(axis_names, values, strict=True))
 
 
 def _names_parameters(expr: Expr) -> bool:

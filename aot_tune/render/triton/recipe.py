@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.expr.formulas import FLOAT, NAMES, Instruction, Program, expanded
+from aot_tune.expr.formulas import FLOAT, NAMES, OPS, Instruction, Program, expanded
 from aot_tune.expr.triton_statements import NATIVE, Operand, triton_statements
 from aot_tune.spec import Expr, Operator
 from aot_tune.spec.fragment_programs import program_of
@@ -34,7 +34,6 @@ __all__ = [
 _BEGIN, _END = "/* triton\n", "\n*/\n"
 _NUMBER = "number"
 """The key of a number that JSON cannot hold, as text: it would make null of an infinity."""
-_OPS = {name: op for op, name in NAMES.items()}
 _TAKEN = frozenset(("float", "tl", "triton"))
 _EXTENTS = ("+", "-", "*", "//", "%")
 
@@ -65,7 +64,7 @@ class TritonFragment(msgspec.Struct, frozen=True, kw_only=True):
         found = []
         for op, value, kind, args, trusted in self.instructions:
             constant = float.fromhex(value) if op == "constant" and kind == FLOAT else value
-            found.append(Instruction(_OPS.get(op, op), constant, tuple(args), kind, tuple(trusted)))
+            found.append(Instruction(OPS.get(op, op), constant, tuple(args), kind, tuple(trusted)))
         return Program(tuple(found), tuple(self.indices))
 
 
