@@ -55,6 +55,8 @@ from aot_tune.support.storage import check_loadable, scratch_folder
 
 __all__ = ["DeviceHost", "choosing", "compile_here", "node_facts", "tell_node"]
 
+_CODE = (".py", ".j2", ".h", ".hpp", ".cpp", ".cuh")
+"""Endings of the package's files that decide what is compiled and measured."""
 _CHOOSE = (
     "CXX",
     "NVCC",
@@ -141,7 +143,7 @@ def _chain(backend: str, variables: tuple[tuple[str, str], ...]) -> Toolchain:
 @cache
 def _package_digest() -> str:
     """Digest of the package's code. The operators that are installed with it do not count."""
-    code = {str(p.relative_to(PACKAGE)): p for p in PACKAGE.rglob("*.py")}
+    code = {str(p.relative_to(PACKAGE)): p for p in PACKAGE.rglob("*") if p.suffix in _CODE}
     return digest_of_files((name, p) for name, p in code.items() if not name.startswith("ops/"))
 
 
