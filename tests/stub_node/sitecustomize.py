@@ -1,6 +1,7 @@
 """Python imports this as it starts on the nodes of these tests: a node with STUB_GPU has a GPU that is the host.
 
-STUB_GPU is `name|capability|unit`. Processes that Ray has given no GPU see none, as with a driver.
+STUB_GPU is `name|capability|unit`. Processes that Ray has given no GPU see none, as with a driver. Workers do not
+get the variable. They use the host's memory and clock.
 """
 
 from __future__ import annotations
@@ -10,23 +11,23 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_PATCHED = "aot_tune.compile.visible_gpus"
 
+class _Patched(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Changes a module once it is imported."""
 
-class _StubDriver(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Has the module that asks the driver answer for it."""
-
-    def __init__(self) -> None:
+    def __init__(self, module: str, change: Callable[[Any], None]) -> None:
+        self._module, self._change = module, change
         self._loader: importlib.abc.Loader | None = None
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != _PATCHED:
+        if name != self._module:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -41,21 +42,34 @@ class _StubDriver(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: Any) -> None:
         assert self._loader is not None
         self._loader.exec_module(module)
-        name, capability, unit = os.environ["STUB_GPU"].split("|")
-        gpu = module.CudaDevice(
-            ordinal=0,
-            name=name,
-            uuid=unit,
-            capability=int(capability),
-            sm_count=1,
-            l2_bytes=1 << 16,
-            memory_bytes=1 << 30,
-            shared_bytes=1 << 16,
-        )
-        found = module.DeviceQuery(devices=(gpu,), driver=13000, driver_text="580.1")
-        module.query_with = lambda asked: found if dict(asked).get("CUDA_VISIBLE_DEVICES") else module.DeviceQuery()
-        module.check_torch = lambda _built_for, _driver: None  # a torch of the CPU will do
+        self._change(module)
+
+
+def _with_stub(module: Any) -> None:
+    """Have the module that asks the driver answer for it."""
+    name, capability, unit = os.environ["STUB_GPU"].split("|")
+    gpu = module.CudaDevice(
+        ordinal=0,
+        name=name,
+        uuid=unit,
+        capability=int(capability),
+        sm_count=1,
+        l2_bytes=1 << 16,
+        memory_bytes=1 << 30,
+        shared_bytes=1 << 16,
+    )
+    found = module.DeviceQuery(devices=(gpu,), driver=13000, driver_text="580.1")
+    module.query_with = lambda asked: found if dict(asked).get("CUDA_VISIBLE_DEVICES") else module.DeviceQuery()
+    module.check_torch = lambda _built_for, _driver: None  # a torch of the CPU will do
+
+
+def _on_host(module: Any) -> None:
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "unit" / "shared"))
+    from host_engine import HostEngine
+
+    module.GpuEngine = HostEngine
 
 
 if os.environ.get("STUB_GPU"):
-    sys.meta_path.insert(0, _StubDriver())
+    sys.meta_path.insert(0, _Patched("aot_tune.compile.visible_gpus", _with_stub))
+sys.meta_path.insert(0, _Patched("aot_tune.bench.worker.cuda.worker_session", _on_host))
