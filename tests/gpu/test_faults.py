@@ -40,6 +40,8 @@ def test_a_good_candidate_is_ok_and_its_samples_carry_the_state_of_the_device(be
     assert seen.memory_mhz is not None
     assert seen.celsius is not None
     assert 10 < seen.celsius[0] <= seen.celsius[1] < 110
+    assert seen.watts is not None
+    assert seen.watts[0] > 10
 
 
 def test_an_endless_kernel_is_killed_and_the_next_candidate_runs(make_bed: Make) -> None:

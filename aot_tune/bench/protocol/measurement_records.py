@@ -132,7 +132,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         driver: its whole version.
         unit: as in `Device`.
         clock_mhz, memory_mhz: the least and the most of the multiprocessors' or cores' clocks, and of the memory's.
-        celsius: the least and the most of the temperatures.
+        celsius, watts: the least and the most of the temperatures, and of the power drawn.
         reasons: bits of all clock event (throttle) reasons.
         others: the most processes on the device that were not the bench's.
         load: the most of the host's cores that other processes used, if candidates compute there.
@@ -143,6 +143,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     clock_mhz: tuple[int, int] | None = None
     memory_mhz: tuple[int, int] | None = None
     celsius: tuple[int, int] | None = None
+    watts: tuple[int, int] | None = None
     reasons: int = 0
     others: int = 0
     load: float = 0.0
@@ -161,6 +162,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             clock_mhz=_extremes([*(s.sm_mhz for s in states), *map(round, clocks)]),
             memory_mhz=_extremes([s.memory_mhz for s in states]),
             celsius=_extremes([s.celsius for s in states]),
+            watts=_extremes([round(s.watts) for s in states]),
             reasons=reasons,
             others=max(s.others for s in states),
             load=max(s.load for s in states),

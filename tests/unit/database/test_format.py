@@ -115,7 +115,7 @@ def test_a_measurement_is_rounded_when_it_is_made_and_its_text_holds_all_of_it(s
 
 def test_what_is_seen_is_the_least_and_the_most() -> None:
     states = [
-        DeviceState(sm_mhz=1900, memory_mhz=2619, celsius=40, reasons=1),
+        DeviceState(sm_mhz=1900, memory_mhz=2619, celsius=40, watts=310.4, reasons=1),
         DeviceState(sm_mhz=1700, memory_mhz=0, celsius=45, reasons=4, others=2),
         DeviceState(sm_mhz=1800, memory_mhz=2619, others=1),
     ]
@@ -126,6 +126,7 @@ def test_what_is_seen_is_the_least_and_the_most() -> None:
         clock_mhz=(1700, 1950),
         memory_mhz=(2619, 2619),
         celsius=(40, 45),
+        watts=(310, 310),
         reasons=5,
         others=2,
     )
