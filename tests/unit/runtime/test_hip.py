@@ -161,7 +161,7 @@ static_assert(offsetof(Properties, architecture) == offsetof(hipDeviceProp_t, gc
 static_assert(sizeof(Properties::architecture) == sizeof(hipDeviceProp_t::gcnArchName));
 static_assert(sizeof(Properties) > sizeof(hipDeviceProp_t) + 1024);
 static_assert(kNotInitialized == int{{hipErrorNotInitialized}} && kNoDevice == int{{hipErrorNoDevice}});
-static_assert(kInvalidDevice == int{{hipErrorInvalidDevice}} && hipErrorOutOfMemory == 2);
+static_assert(kInvalidDevice == int{{hipErrorInvalidDevice}} && kOutOfMemory == int{{hipErrorOutOfMemory}});
 static_assert(kRelaxedCapture == int{{hipStreamCaptureModeRelaxed}});
 static_assert(__builtin_strcmp(TEXT(hipGetDeviceProperties), "hipGetDevicePropertiesR0600") == 0);
 static_assert(__builtin_strcmp(TEXT(hipStreamPerThread), "((hipStream_t)2)") == 0);
