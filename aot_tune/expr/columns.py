@@ -78,7 +78,7 @@ class Calls:
 
     def once(self, owner: object, column: Callable[[], NDArray[np.int64]]) -> NDArray[np.int64]:
         """What `column` gives, which is called once for an owner."""
-        known = self._owned.get(id(owner))
-        if known is None:
-            known = self._owned[id(owner)] = (owner, column())  # an owner that is kept keeps its id
-        return known[1]
+        owned = self._owned.get(id(owner))
+        if owned is None:
+            owned = self._owned[id(owner)] = (owner, column())  # an owner that is kept keeps its id
+        return owned[1]

@@ -208,9 +208,9 @@ def check_aliases(op: OperatorFields, where: str) -> None:
     for tensor in op.tensors:
         for name in tensor.may_alias:
             if name not in read_only:
-                known = "is written too" if name in tensors else "is not one of its tensors"
+                fault = "is written too" if name in tensors else "is not one of its tensors"
                 raise SpecError(
-                    f"{where}: tensor {tensor.name!r} may alias {name!r}, which {known}",
+                    f"{where}: tensor {tensor.name!r} may alias {name!r}, which {fault}",
                     fix=did_you_mean(name, read_only),
                 )
             other = tensors[name]

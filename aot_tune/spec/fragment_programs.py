@@ -46,15 +46,15 @@ class _Scope:
 
     def tensor(self, name: str) -> Tensor:
         """The input of that name."""
-        known = {t.name: t for t in self.operator.inputs}
-        if name not in known:
+        inputs = {t.name: t for t in self.operator.inputs}
+        if name not in inputs:
             written = name in {t.name for t in self.operator.outputs}
             raise SpecError(
                 f"{self.where}: there is no input {name!r}",
                 why="it is an output, and outputs are never read" if written else "",
-                fix=did_you_mean(name, known),
+                fix=did_you_mean(name, inputs),
             )
-        return known[name]
+        return inputs[name]
 
     def index(self, name: str) -> str:
         """The name of an index, checked."""
@@ -200,12 +200,12 @@ class _Reading:
         for place, extent in zip(step.args, tensor.shape, strict=True):
             self._check(INTEGER, place, at)
             index = self.builder.instructions[self.numbers[place]]
-            known = scope.indices[str(index.value)] if index.op == "index" else None
-            trusted.append(known is not None and known.key() == extent.key())
-            if self.steps[place].op == "axis" and known is not None and not trusted[-1]:
+            reach = scope.indices[str(index.value)] if index.op == "index" else None
+            trusted.append(reach is not None and reach.key() == extent.key())
+            if self.steps[place].op == "axis" and reach is not None and not trusted[-1]:
                 raise SpecError(
                     f"{self._what(at)}: {tensor.name!r} has the extent {extent.key()} where the index {index.value} "
-                    f"has {known.key()}",
+                    f"has {reach.key()}",
                     fix=f"take another axis, or give the element by a formula, such as index({index.value!r}) // 2",
                 )
         dtypes = scope.operator.dtypes.get(tensor.dtype_name, (tensor.dtype_name,))
@@ -283,8 +283,8 @@ def program_of(op: OperatorFields, name: str) -> Program:
         formula = functools.reduce(functools.partial(_after, op), op.epilogue.steps, el.value())
         return typed(formula, _of_epilogue(op, op.epilogue))
     if name not in op.fragments:
-        known = [*op.fragments, *([EPILOGUE] if op.epilogue is not None else [])]
-        raise SpecError(f"operator {op.name!r} has no fragment {name!r}", fix=did_you_mean(name, known))
+        names = [*op.fragments, *([EPILOGUE] if op.epilogue is not None else [])]
+        raise SpecError(f"operator {op.name!r} has no fragment {name!r}", fix=did_you_mean(name, names))
     return typed(op.fragments[name].formula, _of_fragment(op, name))
 
 
@@ -336,8 +336,10 @@ def check_fragments(op: OperatorFields, where: str) -> None:
             fix='write fragments={"score": Fragment("q k", formula)}',
         )
     mistakes = Mistakes()
-    known = op.epilogue is not None and op.epilogue.output in {t.name for t in op.outputs}
-    computed = [s for s in op.epilogue.steps if isinstance(s, Compute)] if op.epilogue is not None and known else []
+    has_output = op.epilogue is not None and op.epilogue.output in {t.name for t in op.outputs}
+    computed = (
+        [s for s in op.epilogue.steps if isinstance(s, Compute)] if op.epilogue is not None and has_output else []
+    )
     for step in computed:
         with mistakes.gather():
             step_program(op, step)

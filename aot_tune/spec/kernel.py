@@ -406,11 +406,11 @@ class _Constraint:
     def holds(self, config: Mapping[str, ConfigValue]) -> bool:
         """Whether it holds for a config."""
         values = tuple(map(config.get, self._parameters))
-        known = self._known.get(values)
-        if known is None:
+        holds = self._known.get(values)
+        if holds is None:
             facts = {f"parameter.{n}": v for n, v in _integers(self._kernel, config).items()}
-            known = self._known[values] = bool(self._constraint.evaluate({**facts, **self._named}))
-        return known
+            holds = self._known[values] = bool(self._constraint.evaluate({**facts, **self._named}))
+        return holds
 
 
 def table(names: str, *rows: tuple[ConfigValue, ...]) -> tuple[Config, ...]:
@@ -470,12 +470,12 @@ def with_config(kernel: Kernel, expr: Expr, config: Config) -> Expr:
     wanted = {fact.removeprefix(_PREFIX) for fact in expr.facts() if fact.startswith(_PREFIX)}
     if not wanted:
         return expr
-    known: dict[str, int] = {}
+    values: dict[str, int] = {}
     for name in sorted(wanted):
         if name not in config:
             raise _unknown(kernel, expr, name, config)
-        known[_PREFIX + name] = _number(kernel, name, config)
-    return expr.substitute(known)
+        values[_PREFIX + name] = _number(kernel, name, config)
+    return expr.substitute(values)
 
 
 def guard_sets(kernel: Kernel, *, worthwhile: bool = False) -> list[tuple[Expr, ...]]:
@@ -508,13 +508,13 @@ def may_serve(kernel: Kernel, facts: Facts, *, worthwhile: bool = False) -> bool
 
 def check_guard_parameters(kernel: Kernel) -> None:
     """Raise SpecError for a parameter in `requires` or `worthwhile` that a kernel's configs do not have."""
-    known = {p.name: p for p in kernel.parameters}
+    parameters = {p.name: p for p in kernel.parameters}
     for expr in (*kernel.requires, *kernel.worthwhile):
         facts = sorted(expr.facts()) if isinstance(expr, Expr) else []
         for name in (f.removeprefix(_PREFIX) for f in facts if f.startswith(_PREFIX)):
-            if name not in known:
-                raise _unknown(kernel, expr, name, known)
-            for value in known[name].values:
+            if name not in parameters:
+                raise _unknown(kernel, expr, name, parameters)
+            for value in parameters[name].values:
                 _number(kernel, name, {name: value})
 
 

@@ -158,13 +158,13 @@ def _loaded(function: NativeFunction, kernel: Kernel, folder: Path, where: str) 
 
 def _headers(text: str, folders: Sequence[Path], *, in_angles: bool = False) -> Iterable[str]:
     """Texts of the headers that a source includes in quotes, directly or through others, if their folders are known."""
-    waiting, known = list(included_names(text, in_angles=in_angles)), set[str]()
+    waiting, read = list(included_names(text, in_angles=in_angles)), set[str]()
     while waiting:
         name = waiting.pop()
         path = next((p for p in (f / name for f in folders) if p.is_file()), None)
-        if name in known or path is None:
+        if name in read or path is None:
             continue
-        known.add(name)
+        read.add(name)
         header = path.read_text(encoding="utf-8-sig", errors="replace")
         names = included_names(header, in_angles=in_angles)
         waiting += [*(str(Path(name).parent / n) for n in names), *names]
@@ -190,11 +190,11 @@ def _declared(
     in_order = not isinstance(function.arguments, Mapping) and function.arguments
     if in_order and any(function.name.rpartition("::")[2] in words(text) for text in texts):
         return None
-    known = [f.name for f in every if f.is_kernel == wanted]
+    names = [f.name for f in every if f.is_kernel == wanted]
     raise SpecError(
         f"{where}: there is no function {function.name!r} in {function.path}",
         why="a function is looked for in the file and in headers that it includes in quotes",
-        fix=did_you_mean(function.name, known)
+        fix=did_you_mean(function.name, names)
         or "name a function of the file. If a macro makes the function, list its arguments in order, as a tuple",
     )
 
@@ -211,13 +211,13 @@ def _takes(declared: SourceFunction, function: NativeFunction) -> bool:
 
 def _check_arguments(operator: Operator, kernel: Kernel, function: NativeFunction, where: str) -> None:
     declared, given = function.declared, function.arguments
-    known = _names(operator)
+    names = _names(operator)
     parameters = {p.name for p in kernel.parameters}
     if declared is not None and isinstance(given, Mapping):
         for name in given:
             check_among(name, declared.parameters, f"{where} has no parameter {name!r}")
         for position, name in enumerate(declared.parameters):
-            if not {name} & {*given, *known, *declared.defaults} and not function.is_stream(name, kernel.backend):
+            if not {name} & {*given, *names, *declared.defaults} and not function.is_stream(name, kernel.backend):
                 raise SpecError(
                     f"{where}: nothing is passed as parameter {name or position!r}",
                     why="no tensor, scalar, attribute or dim has its name",
@@ -230,7 +230,7 @@ def _check_arguments(operator: Operator, kernel: Kernel, function: NativeFunctio
         )
     macros = parameters - function.own_parameters() - _taken(function)
     for name in sorted(macros if function.macros is None else function.macros):
-        if name in known or (declared is not None and name in declared.parameters):
+        if name in names or (declared is not None and name in declared.parameters):
             raise SpecError(
                 f"{where}: {name!r} is passed twice, as a macro and as an argument",
                 why="the macro would replace the argument's name in the source",
@@ -282,17 +282,17 @@ def _check_part(operator: Operator, given: NativeArgument, where: str) -> None:
 
 
 def _check_facts(operator: Operator, kernel: Kernel, facts: Iterable[str], where: str, *, of_call: bool) -> None:
-    known = {f"parameter.{p.name}" for p in kernel.parameters if not p.has_fractions}
-    known |= {fact for fact in operator.fact_names() if not fact.startswith("alignment.")}
+    available = {f"parameter.{p.name}" for p in kernel.parameters if not p.has_fractions}
+    available |= {fact for fact in operator.fact_names() if not fact.startswith("alignment.")}
     if of_call:
-        known.add("device.multiprocessors")
-    refuse_device_facts(set(facts) - known, where)
+        available.add("device.multiprocessors")
+    refuse_device_facts(set(facts) - available, where)
     for fact in sorted(facts):
-        if fact not in known and not fact.startswith("target."):
+        if fact not in available and not fact.startswith("target."):
             kind, _, name = fact.rpartition(".")
             raise SpecError(
                 f"{where} uses {fact!r}, which is {'no dim' if not kind else 'not known'} here",
-                fix=did_you_mean(fact, known) or (f"declare the dim {name!r}" if not kind else ""),
+                fix=did_you_mean(fact, available) or (f"declare the dim {name!r}" if not kind else ""),
             )
 
 

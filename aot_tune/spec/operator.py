@@ -329,7 +329,7 @@ def _check_kernels(op: OperatorFields, where: str) -> None:
 
 
 def _check_kernel(op: OperatorFields, kernel: Kernel, where: str) -> None:
-    known = op.fact_names()
+    facts = op.fact_names()
     for expr in (*kernel.requires, *kernel.worthwhile):
         if not isinstance(expr, Expr):
             raise SpecError(
@@ -337,7 +337,7 @@ def _check_kernel(op: OperatorFields, kernel: Kernel, where: str) -> None:
                 fix='compare facts of the call, such as stride("x", 1) == 1',
             )
         parameters = {fact for fact in expr.facts() if fact.startswith("parameter.")}  # these are checked below
-        _check_facts(expr, known | parameters, f"{where}: kernel {kernel.name!r}")
+        _check_facts(expr, facts | parameters, f"{where}: kernel {kernel.name!r}")
     if kernel.triton is None or kernel.parameters:  # otherwise its function has the configs
         check_guard_parameters(kernel)
     if "epilogue" in kernel.stages and op.epilogue is None:

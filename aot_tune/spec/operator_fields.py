@@ -252,12 +252,12 @@ class OperatorFields:
 
     def facts(self, problem: Problem) -> dict[str, int]:
         """Everything that predicates may ask of a call, as dispatch sees it. An absent tensor counts as row-major."""
-        known = self._facts.get(problem.id)
-        if known is None:
+        facts = self._facts.get(problem.id)
+        if facts is None:
             if len(self._facts) >= _MOST_FACTS:
                 self._facts.clear()
-            known = self._facts[problem.id] = self._facts_anew(problem)
-        return known.copy()
+            facts = self._facts[problem.id] = self._facts_anew(problem)
+        return facts.copy()
 
     def fact_names(self) -> frozenset[str]:
         """The names of all facts of its calls."""

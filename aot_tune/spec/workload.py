@@ -94,12 +94,12 @@ def with_workload(operator: Operator, stated: StatedWorkload, unserved: Mapping[
             family's workload.
     """
     given = operator.workload if stated.beside else {}
-    known = declared_problems(operator) if stated.beside else []
+    declared = declared_problems(operator) if stated.beside else []
     workload: dict[str, tuple[Problem, ...]] = {}
     for family in sorted({*(given if isinstance(given, Mapping) else ()), *unserved, ""}):
         new = (w.problem for w in stated.problems if w.problem.id not in unserved.get(family, ()))
         workload[family] = _each_once((*(operator.workload_for(family) if stated.beside else ()), *new))
-    weights = added_up([*(WeightedProblem(problem=p) for p in known), *stated.problems])
+    weights = added_up([*(WeightedProblem(problem=p) for p in declared), *stated.problems])
     return replace(operator, workload=workload, weights={w.problem.id: w.weight for w in weights})
 
 
@@ -256,7 +256,7 @@ def _drawn(
     shares = [weights.get(p.id, 1.0) for p in problems]
     exist = extents_exist(operator)
     drawn: dict[str, Problem] = {}
-    known = {p.id for p in problems}
+    tuned = {p.id for p in problems}
     for _ in range(_TRIES * count):
         if len(drawn) == count:
             break
@@ -269,7 +269,7 @@ def _drawn(
         shape = msgspec.structs.replace(base, dims=dims, strides={})
         facts = operator.facts(shape)
         small = operator.flops.evaluate(facts) <= most_flops and operator.compulsory_bytes(shape) <= most_bytes
-        if shape.id not in known and small and all_of((*exist, *operator.legal, *operator.expected), facts):
+        if shape.id not in tuned and small and all_of((*exist, *operator.legal, *operator.expected), facts):
             drawn.setdefault(shape.id, shape)
     return tuple(drawn.values())
 
