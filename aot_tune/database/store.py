@@ -159,8 +159,8 @@ class _Text:
         self._at = (0, 0)
         self._end = self._rows = self._damaged = 0
 
-    def refresh(self) -> int:
-        """Read what was appended since the last time. Returns how many lines are damaged.
+    def refresh(self, *, whole: bool = False) -> int:
+        """Read what was appended since the last time, or the whole file. Returns how many lines are damaged.
 
         The last line may be torn: whoever wrote it was killed, or is still at it. It is left out.
 
@@ -169,7 +169,7 @@ class _Text:
         """
         with opened_own(self.path, trusted=self._trusted, tier_of=self._tier) as (file, status):
             at = status.st_dev, status.st_ino
-            if at != self._at or status.st_size < self._end:
+            if whole or at != self._at or status.st_size < self._end:
                 self._at, self._end, self._rows, self._damaged = at, 0, 0, 0
             file.seek(self._end)
             text = file.read()
@@ -199,7 +199,7 @@ class _Text:
         with self._locked():
             if self._is_wasteful():
                 with contextlib.suppress(OSError, CorruptError, CacheError):
-                    self.refresh()
+                    self.refresh(whole=True)  # all that others have added stays, whatever happened to the file
             elif self._added(line.row + b"\n", header):
                 return
             self._write_anew(header, temporaries)
