@@ -19,7 +19,7 @@ from forked import command
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
-from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
+from aot_tune.compile import ObjectCache, Variant, compile_all, target_by_name, toolchain_for
 from aot_tune.compile.toolchain import Toolchain
 from aot_tune.database import make_database, operator_digest, save_database
 from aot_tune.link.elf import SharedLibrary
@@ -253,7 +253,7 @@ def save_record(
         policy=policy,
         toolchains={rendered[0].candidate.backend: chain.identity()},
         baselines={},
-        compiled=[(r, compiled[r.candidate.id]) for r in rendered],
+        compiled=[Variant(rendered=r, object=compiled[r.candidate.id]) for r in rendered],
         measurements=measurements,
     )
     save_database(folder, database)

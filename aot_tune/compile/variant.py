@@ -72,9 +72,19 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
         return self.object is not None and self.object.status == "ok"
 
     @property
-    def fails(self) -> bool:
-        """Whether it does not compile."""
+    def does_not_compile(self) -> bool:
+        """Whether it was compiled, and there is no object."""
         return self.object is not None and self.object.status != "ok"
+
+    @property
+    def error(self) -> str:
+        """Why there is no object."""
+        return "it was not compiled" if self.object is None else self.object.error
+
+    @property
+    def text_bytes(self) -> int:
+        """Size of its code; 0 if it is not known."""
+        return 0 if self.object is None else self.object.resources.get("text", 0)
 
     @property
     def code(self) -> str:

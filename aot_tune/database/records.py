@@ -9,9 +9,10 @@ from typing import TypeVar
 import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy, is_baseline
-from aot_tune.compile.toolchain import CompileStatus, Object, measured_code
+from aot_tune.compile.toolchain import CompileStatus, measured_code
+from aot_tune.compile.variant import Variant
 from aot_tune.database.identity import problem_key
-from aot_tune.render import Candidate, Rendered
+from aot_tune.render import Candidate
 from aot_tune.spec import Problem
 from aot_tune.support.digests import canonical
 from aot_tune.support.errors import DatabaseError
@@ -108,7 +109,7 @@ def make_database(
     policy: Policy,
     toolchains: Mapping[str, Mapping[str, str]],
     baselines: Mapping[str, str],
-    compiled: Iterable[tuple[Rendered, Object]],
+    compiled: Iterable[Variant],
     measurements: Iterable[Measurement],
     survey: Iterable[SurveyedShape] = (),
     opening: str = "",
@@ -119,15 +120,15 @@ def make_database(
         DatabaseError: when measurements contradict each other or the device and policy, or a time is not finite.
     """
     candidates = {
-        r.candidate.id: CandidateRecord(
-            candidate=r.candidate,
-            source=r.digest,
-            object="" if o.device else o.digest,
-            device=o.device,
-            status=o.status,
-            error=o.error,
+        variant.id: CandidateRecord(
+            candidate=variant.candidate,
+            source=variant.rendered.digest,
+            object="" if variant.made.device else variant.made.digest,
+            device=variant.made.device,
+            status=variant.made.status,
+            error=variant.made.error,
         )
-        for r, o in compiled
+        for variant in compiled
     }
     return canonical_database(
         OperatorDatabase(

@@ -239,8 +239,7 @@ def _compile_kept(
     for variant in shipped:
         with session.failures.of(variant.candidate.operator):
             if not variant.compiled and not variant.candidate.generic:
-                error = variant.object.error if variant.object else ""
-                raise BuildError(f"kept variant {variant.candidate.label} does not compile here", why=error)
+                raise BuildError(f"kept variant {variant.candidate.label} does not compile here", why=variant.error)
             if variant.rebuilt and session.options.strict:
                 raise _other_code(session, variant)
     rebuilt = sum(e.rebuilt for e in shipped)
@@ -255,10 +254,9 @@ def _compile_kept(
 def _require_generic(operator: Operator, variant: Variant) -> None:
     """Raise BuildError if the generic variant has no object, because some calls would have no variant."""
     if not variant.compiled:
-        reason = variant.object.error if variant.object is not None else "it was not compiled"
         raise BuildError(
             f"operator {operator.name!r}: its generic kernel cannot be compiled",
-            why=reason,
+            why=variant.error,
             fix=f"mend {operator.kernel(variant.candidate.kernel).source}; calls would have no answer",
         )
 

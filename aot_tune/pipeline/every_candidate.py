@@ -224,11 +224,10 @@ class _Tried:
 
     def takes(self, variant: Variant) -> None:
         """Count an object."""
-        assert variant.object is not None
         if variant.compiled:
             self.fit.append(variant)
         else:
-            self.fails(variant.object.status, variant.object.error, variant.candidate)
+            self.fails(variant.made.status, variant.error, variant.candidate)
 
 
 def compile_every_candidate(session: Session) -> list[CompiledKernel]:
@@ -331,7 +330,7 @@ def _compile(session: Session, waiting: Sequence[tuple[_Tried, Variant]]) -> Non
 
 
 def _outcome(one: _Tried, interpreted: Interpreted | None) -> CompiledKernel:
-    resources = [(e.object.resources, e.candidate.label) for e in one.fit if e.object is not None]
+    resources = [(e.made.resources, e.candidate.label) for e in one.fit]
     spills = [(r.get("spill_bytes", 0), label) for r, label in resources if r.get("spill_bytes", 0) > 0]
     worst, where = max(spills, default=(0, ""))
     on_host = one.target.on_host

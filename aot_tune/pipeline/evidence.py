@@ -279,8 +279,7 @@ class Evidence:
 
     def failed(self, candidate: str) -> bool:
         """Whether a candidate did not compile or failed on a problem. Then it is out for all problems."""
-        made = self.variants[candidate].object
-        if made is not None and made.status != "ok":
+        if self.variants[candidate].does_not_compile:
             return True
         return any(fails(row[candidate]) for row in self.measurements.values() if candidate in row)
 

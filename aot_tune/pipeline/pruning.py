@@ -132,8 +132,7 @@ def _is_due(evidence: Evidence, leaders: list[Variant], best: set[str]) -> bool:
 
 def _told(evidence: Evidence, leader: Variant) -> bool:
     """Whether a candidate did not compile, or was measured on all problems that it is meant for."""
-    failed = leader.object is not None and not leader.compiled
-    return failed or (bool(leader.code) and not evidence.lacks(leader))
+    return leader.does_not_compile or (bool(leader.code) and not evidence.lacks(leader))
 
 
 def _among_the_best(evidence: Evidence) -> set[str]:

@@ -202,7 +202,7 @@ class LazyBench:
         """
         if variant.object is None:  # a record knows it, but not on this problem
             (variant,) = self.session.compile([variant], "", () if evidence is None else (evidence,))
-        if variant.object is None or not variant.compiled:
-            raise ToolchainError(variant.object.error if variant.object is not None else "it was not compiled")
-        path = self.shared.link(variant.candidate.backend, variant.object, variant.rendered.compile)
+        if not variant.compiled:
+            raise ToolchainError(variant.error)
+        path = self.shared.link(variant.candidate.backend, variant.made, variant.rendered.compile)
         return msgspec.structs.replace(variant, shared=str(path))

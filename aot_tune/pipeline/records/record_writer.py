@@ -192,7 +192,6 @@ def database_of(
     """
     own = [e for e in found if session.device_for(e.target) == device]
     here = {e.candidate.id: e for one in own for e in one.variants.values() if e.object is not None}
-    compiled = [(e.rendered, e.object) for e in here.values() if e.object is not None]
     measurements: dict[tuple[str, str], Measurement] = {}
     for m in (m for one in own for row in one.measurements.values() for m in row.values()):
         compiled_here = m.candidate in here and m.code == here[m.candidate].code
@@ -208,7 +207,7 @@ def database_of(
         policy=family(device.family).policy(),
         toolchains=session.plan.toolchains,
         baselines=baseline_versions(operator),
-        compiled=compiled,
+        compiled=here.values(),
         measurements=measurements.values(),
         survey=_surveyed(own, here),
         opening=" and ".join(dict.fromkeys(e.opening for e in asked)) if all(e.opening for e in asked) else "",

@@ -250,9 +250,9 @@ def disagreement(evidence: Evidence, opening: Opening, problem: Problem, every: 
 
 
 def _without_time(evidence: Evidence, winner: str, row: Mapping[str, Measurement]) -> str:
-    made = evidence.variants[winner].object if winner in evidence.variants else None
-    if made is not None and made.status != "ok":
-        return f"its winner does not compile: {made.error}"
+    variant = evidence.variants.get(winner)
+    if variant is not None and variant.does_not_compile:
+        return f"its winner does not compile: {variant.error}"
     failed = [m for m in (row.get(winner), *_rows_of(evidence, winner)) if m is not None and m.status != "ok"]
     return f"its winner is {failed[0].status}: {failed[0].reason}" if failed else "its winner has no time"
 

@@ -215,7 +215,7 @@ def _any(_number: int) -> str:
 
 def _fallen(evidence: Evidence) -> int:
     """How many candidates failed or did not compile."""
-    return len(evidence.broken) + sum(e.object is not None and not e.compiled for e in evidence.variants.values())
+    return len(evidence.broken) + sum(e.does_not_compile for e in evidence.variants.values())
 
 
 def screen_queued(

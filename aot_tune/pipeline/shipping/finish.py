@@ -105,7 +105,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     facts = {p.id: operator.facts(p) for p in evidence.workload}
     bare = _without_epilogue(operator, [p for p in evidence.workload if p.id in costs])
     facts |= {p.id: operator.facts(p) for p, _ in bare}
-    sizes = {i: e.object.resources.get("text", 0) for i, e in evidence.variants.items() if e.object}
+    sizes = {i: e.text_bytes for i, e in evidence.variants.items() if e.object}
     survey = _survey_of(evidence)
     selection = select(
         costs,

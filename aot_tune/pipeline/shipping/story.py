@@ -272,10 +272,6 @@ def _name(evidence: Evidence, candidate: str | None) -> str:
     return _GENERIC if candidate is None else evidence.variants[candidate].name
 
 
-def _bytes(variant: Variant) -> int:
-    return variant.object.resources.get("text", 0) if variant.object is not None else 0
-
-
 def tell(one: Chosen, generics: Sequence[Variant], known: Mapping[str, Device]) -> OperatorReport:
     """The report of one operator on one target. `known` has devices by digest."""
     evidence, selection = one.evidence, one.selection
@@ -298,7 +294,7 @@ def tell(one: Chosen, generics: Sequence[Variant], known: Mapping[str, Device]) 
                 name=e.name,
                 label=e.candidate.label,
                 target=e.candidate.target,
-                bytes=_bytes(e),
+                bytes=e.text_bytes,
                 wins=wins[e.name],
                 rebuilt=e.rebuilt,
                 varies=any(m.bitwise is False for m in _measurements_of(evidence, e)),
@@ -415,8 +411,8 @@ def _measurements_of(evidence: Evidence, variant: Variant) -> list[Measurement]:
 
 def _worst(evidence: Evidence, variant: Variant) -> str:
     """The first status of a candidate that is not ok."""
-    if variant.object is not None and not variant.compiled:
-        return variant.object.status
+    if variant.does_not_compile:
+        return variant.made.status
     statuses = [m.status for m in _measurements_of(evidence, variant)]
     return next((s for s in statuses if s != "ok"), "ok" if statuses else NOT_TRIED)
 
@@ -426,9 +422,9 @@ def failures_of(evidence: Evidence) -> list[DroppedCandidate]:
     found: list[DroppedCandidate] = []
     operator, target = evidence.operator, evidence.target.name
     for variant in evidence.variants.values():
-        label, made = variant.candidate.label, variant.object
-        if made is not None and not variant.compiled:
-            command = again(operator, variant, target)
+        label = variant.candidate.label
+        if variant.does_not_compile:
+            command, made = again(operator, variant, target), variant.made
             found.append(
                 DroppedCandidate(candidate=label, status=made.status, reason=made.error, count=1, again=command)
             )
@@ -449,7 +445,7 @@ def generic_only(operator: str, generic: Variant) -> OperatorReport:
         name=generic.name,
         label=generic.candidate.label,
         target=generic.candidate.target,
-        bytes=_bytes(generic),
+        bytes=generic.text_bytes,
         wins=0,
         rebuilt=False,
         resources=_resources_of(generic),

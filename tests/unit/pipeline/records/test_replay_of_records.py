@@ -13,7 +13,7 @@ from compiled_project import GENERIC
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
-from aot_tune.compile import Object, target_by_name
+from aot_tune.compile import Object, Variant, target_by_name
 from aot_tune.database import make_database, operator_digest, save_database
 from aot_tune.pipeline.build_library import build
 from aot_tune.plan.library_plan import Request, make_plan, write_plan
@@ -136,7 +136,7 @@ class Recorded:
                     key="", path="", digest=f"{kernel.name}{config}", symbol=rendered.symbol, source=rendered.digest,
                     device="", target=target.name, status="ok",
                 )  # fmt: skip
-                compiled.append((rendered, made))
+                compiled.append(Variant(rendered=rendered, object=made))
                 ns = {**TIMES, **(times or {})}[kernel.name] * (1.5 if config.get("K") == 2 else 1.0)
                 for number, where in enumerate(operator.workload_for("cpu")):
                     status = (failed or {}).get(kernel.name, "ok") if number else "ok"
