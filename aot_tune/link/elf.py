@@ -233,11 +233,12 @@ def _search(piece: _Piece, body: bytes) -> bool:
 
 @dataclass(frozen=True)
 class Member:
-    """One object of an archive. The linker finds it by its `symbols`."""
+    """One object of an archive. The linker finds it by its `symbols`. It `uses` those of others."""
 
     name: str
     data: bytes
     symbols: tuple[str, ...] = ()
+    uses: frozenset[str] = frozenset()
 
 
 def write_archive(members: Sequence[Member]) -> bytes:

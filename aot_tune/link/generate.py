@@ -99,7 +99,7 @@ def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
     }
     for name, text in files.items():
         write_changed(out_dir / name, text.encode())
-    write_changed(out_dir / "variants.a", write_archive([objects[symbol].member for symbol in sorted(objects)]))
+    write_changed(out_dir / "variants.a", write_archive([objects[symbol] for symbol in sorted(objects)]))
     return Generated(
         header=str(out_dir / spec.header),
         dispatch=str(out_dir / "dispatch.cpp"),
@@ -113,25 +113,17 @@ def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Object:
-    """A variant's object, with the functions that it defines and the symbols that it uses from others."""
-
-    member: Member
-    uses: frozenset[str]
-
-    @property
-    def loads_once(self) -> bool:
-        """Whether Triton's launcher loads its kernels."""
-        return any(name.startswith(_LAUNCHER) and _LOAD in name for name in self.uses)
-
-
-def _as_objects_tell(spec: LibrarySpec, objects: Mapping[str, _Object]) -> LibrarySpec:
+def _as_objects_tell(spec: LibrarySpec, objects: Mapping[str, Member]) -> LibrarySpec:
     """The library with the variants that are `noting` and `settled`, as found in their objects."""
-    noting = frozenset(symbol for symbol, one in objects.items() if _note(symbol) in one.member.symbols)
-    settled = frozenset(symbol for symbol, one in objects.items() if one.loads_once)
+    noting = frozenset(symbol for symbol, one in objects.items() if _note(symbol) in one.symbols)
+    settled = frozenset(symbol for symbol, one in objects.items() if _loads_once(one))
     tables = (dataclasses.replace(t, noting=noting, settled=settled) for t in spec.operators)
     return dataclasses.replace(spec, operators=tuple(tables))
+
+
+def _loads_once(member: Member) -> bool:
+    """Whether Triton's launcher loads its kernels."""
+    return any(name.startswith(_LAUNCHER) and _LOAD in name for name in member.uses)
 
 
 def _note(symbol: str) -> str:
@@ -146,9 +138,9 @@ def _functions_of(variant: Variant, *, notes: bool) -> tuple[str, ...]:
     return tuple(f"{variant.symbol}_{name}" for name in sorted(names))
 
 
-def _objects(spec: LibrarySpec) -> dict[str, _Object]:
+def _objects(spec: LibrarySpec) -> dict[str, Member]:
     """The objects of a library by symbol."""
-    objects: dict[str, _Object] = {}
+    objects: dict[str, Member] = {}
     for table in spec.operators:
         for variant in table.variants:
             if variant.symbol in objects:
@@ -166,7 +158,7 @@ def _objects(spec: LibrarySpec) -> dict[str, _Object]:
     return objects
 
 
-def _checked_object(where: str, variant: Variant, data: bytes) -> _Object:
+def _checked_object(where: str, variant: Variant, data: bytes) -> Member:
     """A variant's object. It must define the variant's functions, and its note if it has one.
 
     Objects of several targets are in one library. So nothing of one object may be used, or run, in place of another's.
@@ -200,7 +192,7 @@ def _checked_object(where: str, variant: Variant, data: bytes) -> _Object:
             why="the code is compiled for one target, and the device may be another",
             fix="initialise the template's globals with constants",
         )
-    return _Object(Member(f"{variant.symbol}.o", data, wanted), symbols.used)
+    return Member(f"{variant.symbol}.o", data, wanted, frozenset(symbols.used))
 
 
 def _version_script(symbols: list[str]) -> str:
