@@ -159,8 +159,8 @@ class _Text:
         self._at = (0, 0)
         self._end = self._rows = self._damaged = 0
 
-    def refresh(self, *, whole: bool = False) -> int:
-        """Read what was appended since the last time, or the whole file. Returns how many lines are damaged.
+    def refresh(self) -> int:
+        """Read what was appended since the last time. Returns how many lines are damaged.
 
         The last line may be torn: whoever wrote it was killed, or is still at it. It is left out.
 
@@ -169,7 +169,7 @@ class _Text:
         """
         with opened_own(self.path, trusted=self._trusted, tier_of=self._tier) as (file, status):
             at = status.st_dev, status.st_ino
-            if whole or at != self._at or status.st_size < self._end:
+            if at != self._at or status.st_size < self._end:
                 self._at, self._end, self._rows, self._damaged = at, 0, 0, 0
             file.seek(self._end)
             text = file.read()
@@ -198,19 +198,23 @@ class _Text:
         private_folder(self.path.parent)
         with self._locked():
             if self._is_wasteful():
-                with contextlib.suppress(OSError, CorruptError, CacheError):
-                    self.refresh(whole=True)  # all that others have added stays, whatever happened to the file
-            elif self._added(line.row + b"\n", header):
-                return
-            self._write_anew(header, temporaries)
+                with contextlib.suppress(OSError, CorruptError, CacheError, msgspec.DecodeError):
+                    _Text(self.path, trusted=self._trusted)._compact(temporaries)
+                self._at, self._end, self._rows, self._damaged = (0, 0), 0, 0, 0
+            if not self._added(line.row + b"\n", header):
+                self._write_anew(header, temporaries)
 
     def compact(self, temporaries: Path) -> None:
         """Write the file anew if it is of this schema and has lines that are damaged or superseded."""
         with self._locked():
-            self.refresh()
-            of_schema = self.header and msgspec.json.decode(self.header, type=dict[str, _Header])["header"]
-            if of_schema and of_schema.schema == SCHEMA and self._rows - 1 > len(self.lines):
-                self._write_anew(self.header, temporaries)
+            self._compact(temporaries)
+
+    def _compact(self, temporaries: Path) -> None:
+        """Nothing was read before, so all that others have added is kept, and the latest of each holds."""
+        self.refresh()
+        header = self.header and msgspec.json.decode(self.header, type=dict[str, _Header])["header"]
+        if header and header.schema == SCHEMA and self._rows - 1 > len(self.lines):
+            self._write_anew(self.header, temporaries)
 
     def _locked(self) -> FileLock:
         return FileLock(self.path.parent / "lock", timeout=_LOCK_SECONDS, mode=0o600)

@@ -240,3 +240,33 @@ def test_two_builds_at_once_one_of_them_killed(tmp_path: Path, start_python) -> 
         for name, count in ((stays, 150), (dies, said[1] - 1)):
             assert all(mine.find("c", f"{name}{n}", problem(M=1, N=64)) is not None for n in range(count))
         assert store.damaged == 0
+
+
+AGAIN = """
+import sys
+from pathlib import Path
+from aot_tune.bench.protocol.measurement_records import Measurement
+from aot_tune.database import MeasurementStore
+from aot_tune.spec import problem
+where = problem(M=1, N=64)
+mine = MeasurementStore(Path(sys.argv[1])).operator("gemm", "con", "dev", "pol")
+for n in range(500):
+    assert mine.find("c", f"none{n}", where) is None  # so that it reads what the others added
+    mine.put(Measurement(candidate="c", code=f"{sys.argv[2]}{n % 5}", problem=where, device="dev", policy="pol",
+                         status="ok", screen=(float(n + 1),)))
+"""
+
+
+def test_texts_that_are_written_anew_while_others_append_lose_nothing(tmp_path: Path, start_python) -> None:
+    """The latest of each holds, although each process also knows earlier lines of the others."""
+    root, names = tmp_path / "c", ("a", "b", "c")
+    for process in [start_python(AGAIN, root, name) for name in names]:
+        assert process.communicate()[0] == ""
+        assert process.returncode == 0
+    store, mine = shelf(root)
+    for name in names:
+        found = [mine.find("c", f"{name}{n}", problem(M=1, N=64)) for n in range(5)]
+        assert [None if m is None else m.screen for m in found] == [(float(n),) for n in range(496, 501)]
+    assert store.damaged == 0
+    (path,) = (root / "measurements").glob("*.jsonl")
+    assert len(path.read_bytes().splitlines()) < 900  # of 1500
