@@ -48,6 +48,7 @@ from aot_tune.support.storage import (
 __all__ = ["SCHEMA", "Begun", "MeasurementStore", "OperatorStore", "begin", "compact_store", "forget"]
 
 SCHEMA = 4
+"""Raised with every change of what a line may hold, because a line that cannot be read counts as damaged."""
 _FORMAT = "aot_tune store"
 _ROOM, _ENDING = "measurements", ".jsonl"
 _SHORT, _LONG = 16, 24
