@@ -9,6 +9,7 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "arithmetic.h"
 #include "layouts.h"
@@ -18,6 +19,52 @@ namespace aot_tune::python {
 
 // Generated; one per module.
 extern const Library kLibrary;
+
+// ---- Python objects
+// --------------------------------------------------------------------------------------------------
+
+// A reference that is given back at the end of its scope. It may be NULL.
+class Ref {
+ public:
+  Ref() = default;
+  Ref(PyObject* owned) : object_(owned) {}
+  Ref(Ref&& other) noexcept : object_(other.take()) {}
+  Ref& operator=(Ref&& other) noexcept {
+    std::swap(object_, other.object_);
+    return *this;
+  }
+  ~Ref() { Py_XDECREF(object_); }
+  operator PyObject*() const { return object_; }
+  PyObject* get() const { return object_; }  // for functions with `...`
+  PyObject** place() { return &object_; }
+  // The caller gives it back.
+  PyObject* take() { return std::exchange(object_, nullptr); }
+
+ private:
+  PyObject* object_ = nullptr;
+};
+
+// A new tuple of `count` objects. `make(i)` gives a new reference to each. NULL with an exception set.
+template <typename Make>
+PyObject* make_tuple(Py_ssize_t count, Make make) {
+  PyObject* tuple = PyTuple_New(count);
+  for (Py_ssize_t i = 0; tuple != nullptr && i < count; ++i) {
+    PyObject* const item = make(i);
+    if (item == nullptr || PyTuple_SetItem(tuple, i, item) != 0) Py_CLEAR(tuple);
+  }
+  return tuple;
+}
+
+// The same of integers.
+inline PyObject* tuple_of(Py_ssize_t count, const int64_t* values) {
+  return make_tuple(count, [&](Py_ssize_t i) { return PyLong_FromLongLong(values[i]); });
+}
+
+// A module that is imported already, or NULL without an exception. Borrowed.
+PyObject* imported(const char* name);
+
+// An attribute of an object, or NULL without an exception if there is none. The object may be NULL.
+Ref attribute_of(PyObject* object, const char* name);
 
 // ---- Module state
 // --------------------------------------------------------------------------------------------------
@@ -212,9 +259,6 @@ inline bool may_be_negated(const DLTensor& tensor) {
   return true;
 }
 
-// A module that is imported already, or NULL without an exception. Borrowed.
-PyObject* imported(const char* name);
-
 // Whether numpy was imported. If so, its functions are in the state.
 bool learn_numpy(State* state);
 
@@ -234,6 +278,9 @@ bool parse_stream(State* state, const char* who, PyObject* value, Stream* stream
 PyObject* stream_argument(State* state, PyObject* object, const DLDevice& device, Stream* stream);
 
 PyObject* preload(PyObject* module, PyObject* device);
+
+// A new tuple of the names of the library's operators. NULL with an exception set.
+PyObject* operator_names();
 
 // ---- Calls
 // ---------------------------------------------------------------------------------------------------------

@@ -3,8 +3,6 @@
 
 #include <initializer_list>
 
-#include "scalars.h"
-
 namespace aot_tune::python {
 namespace {
 
@@ -44,16 +42,11 @@ bool parse_choice(State* state, const Operator& op, const char* kind, const char
                   PyObject* const* choices, int32_t count, PyObject* value, int32_t* out) {
   *out = PyUnicode_Check(value) ? find(choices, count, value) : -1;
   if (*out >= 0) return true;
-  PyObject* known = PyTuple_New(count);
-  for (int i = 0; known != nullptr && i < count; ++i) {
-    Py_INCREF(choices[i]);
-    PyTuple_SetItem(known, i, choices[i]);
-  }
+  const Ref known = make_tuple(count, [&](Py_ssize_t i) { return Py_NewRef(choices[i]); });
   if (known != nullptr) {
     PyErr_Format(state->value_error, "%s: %s '%s' is %R, wanted one of %R", op.name, kind, name, value,
-                 known);
+                 known.get());
   }
-  Py_XDECREF(known);
   return false;
 }
 
@@ -67,22 +60,17 @@ PyObject** common_argument(State* state, PyObject* key, Parsed* out) {
 
 void unknown_argument(State* state, int index, const Names& names, PyObject* key, bool accept_dims) {
   const Operator& op = kLibrary.operators[index];
-  const int count = accept_dims ? op.dim_count + op.variable_count : 0;
-  PyObject* more = PyTuple_New(count);
-  for (int i = 0; more != nullptr && i < count; ++i) {
-    Py_INCREF(names.dims[i]);  // the dtype variables follow
-    PyTuple_SetItem(more, i, names.dims[i]);
-  }
+  const int count = accept_dims ? op.dim_count + op.variable_count : 0;  // they are adjacent
+  const Ref more = make_tuple(count, [&](Py_ssize_t i) { return Py_NewRef(names.dims[i]); });
   if (more == nullptr) return;
   if (accept_dims) {
     PyErr_Format(state->type_error,
                  "%s() has no argument %R; it is called as %s%s, or stated by %R, 'device' and 'workspace'",
-                 op.name, key, op.name, signature_of(index), more);
+                 op.name, key, op.name, signature_of(index), more.get());
   } else {
     PyErr_Format(state->type_error, "%s() has no argument %R; it is called as %s%s", op.name, key, op.name,
                  signature_of(index));
   }
-  Py_DECREF(more);
 }
 
 // The positional parameters are the inputs: first those that must be passed, then the optional ones.
@@ -255,17 +243,9 @@ PyObject* results(const Operator& op, const Parsed& parsed, const CallTensors& t
     if (!op.tensors[i].output || tensors.given[i] == nullptr) continue;
     found[count++] = tensors.made[i] != nullptr ? tensors.made[i] : parsed.tensors[i];
   }
-  if (count == 1) {
-    Py_INCREF(found[0]);
-    return found[0];
-  }
+  if (count == 1) return Py_NewRef(found[0]);
   if (output_count(op) == 0) Py_RETURN_NONE;
-  PyObject* tuple = PyTuple_New(count);
-  for (int i = 0; tuple != nullptr && i < count; ++i) {
-    Py_INCREF(found[i]);
-    PyTuple_SetItem(tuple, i, found[i]);
-  }
-  return tuple;
+  return make_tuple(count, [&](Py_ssize_t i) { return Py_NewRef(found[i]); });
 }
 
 PyObject* raise_call(State* state, const Operator& op, const Parsed& parsed, const CallTensors& tensors,
@@ -273,19 +253,16 @@ PyObject* raise_call(State* state, const Operator& op, const Parsed& parsed, con
   for (int i = 0; status == AOT_TUNE_ERROR_NULL && i < op.tensor_count; ++i) {
     if (tensors.given[i] == nullptr || tensors.given[i]->data != nullptr || tensors.made[i] != nullptr)
       continue;
-    PyObject* told = type_told(state, parsed.tensors[i]);
-    PyObject* more =
+    const Ref told = type_told(state, parsed.tensors[i]);
+    const Ref more =
         told != nullptr && PyUnicode_GetLength(told) > 0
             ? PyUnicode_FromFormat(
                   "; '%s' is%U, which stands for a tensor and has no memory: make the call where there "
                   "are tensors, or wrap it as a custom operator (torch.library.custom_op)",
-                  op.tensors[i].name, told)
+                  op.tensors[i].name, told.get())
             : nullptr;
-    Py_XDECREF(told);
     PyErr_Clear();
-    raise_status(state, status, more);
-    Py_XDECREF(more);
-    return nullptr;
+    return raise_status(state, status, more);
   }
   return raise_status(state, status);
 }

@@ -135,6 +135,13 @@ bool parse_keyword(State* state, int index, PyObject* key, PyObject* value, Pars
 // False if it must not be kept.
 __attribute__((cold)) bool learn_keywords(State* state, int index, PyObject* names);
 
+// Reads a value as an argument's kind. False with an exception set if it is of another kind or out of range.
+bool parse_scalar(State* state, const Operator& op, const ScalarArgument& argument, PyObject* value,
+                  Scalar* out);
+
+// The integer of a scalar that gives a dim.
+int64_t dim_of(const ScalarArgument& argument, const Scalar& scalar);
+
 // Whether the scalars without a default were passed. False with an exception set.
 bool all_scalars(State* state, int index, const Parsed& parsed);
 

@@ -19,21 +19,16 @@ constexpr DeviceName kDeviceNames[] = {
 // The device that torch uses if none is stated. 0 without torch.
 long current_device() {
   PyObject* cuda = imported("torch.cuda");
-  PyObject* id = cuda != nullptr ? PyObject_CallMethod(cuda, "current_device", nullptr) : nullptr;
+  const Ref id = cuda != nullptr ? PyObject_CallMethod(cuda, "current_device", nullptr) : nullptr;
   const long found = id != nullptr ? PyLong_AsLong(id) : 0;
   PyErr_Clear();
-  Py_XDECREF(id);
   return found >= 0 ? found : 0;
 }
 
 // The device type that "cuda" means. In a torch for ROCm, AMD's devices have that name too.
 DLDeviceType cuda_type() {
-  PyObject* version = imported("torch.version");
-  PyObject* hip = version != nullptr ? PyObject_GetAttrString(version, "hip") : nullptr;
-  const bool rocm = hip != nullptr && hip != Py_None;
-  PyErr_Clear();
-  Py_XDECREF(hip);
-  return rocm ? kDLROCM : kDLCUDA;
+  const Ref hip = attribute_of(imported("torch.version"), "hip");
+  return hip != nullptr && hip != Py_None ? kDLROCM : kDLCUDA;
 }
 
 // "cuda:1" as a device. False without an exception if it is no such text.
@@ -59,11 +54,9 @@ bool read_device(const char* text, DLDevice* device) {
 }
 
 bool is_torch_tensor(PyObject* object) {
-  PyObject* torch = imported("torch");
-  PyObject* type = torch != nullptr ? PyObject_GetAttrString(torch, "Tensor") : nullptr;
+  const Ref type = attribute_of(imported("torch"), "Tensor");
   const bool is = type != nullptr && PyObject_IsInstance(object, type) == 1;
   PyErr_Clear();
-  Py_XDECREF(type);
   return is;
 }
 
@@ -74,29 +67,20 @@ bool torch_stream(State* state, const DLDevice& device, Stream* stream) {
     state->current_stream = cuda != nullptr ? PyObject_GetAttrString(cuda, "current_stream") : nullptr;
     if (state->current_stream == nullptr) return false;
   }
-  PyObject* found = PyObject_CallFunction(state->current_stream, "i", static_cast<int>(device.device_id));
-  const bool read = found != nullptr && parse_stream(state, "torch.cuda.current_stream", found, stream);
-  Py_XDECREF(found);
-  return read;
+  const Ref found = PyObject_CallFunction(state->current_stream, "i", static_cast<int>(device.device_id));
+  return found != nullptr && parse_stream(state, "torch.cuda.current_stream", found, stream);
 }
 
 // The number that an attribute of a stream object holds, or NULL without an exception.
-PyObject* stream_number(State* state, PyObject* value) {
-  PyObject* pair =
-      PyObject_GetAttr(value, state->words[kWordCudaStream]);  // cuda.core: () -> (version, handle)
-  if (pair != nullptr && PyCallable_Check(pair)) {
-    PyObject* method = pair;
-    pair = PyObject_CallObject(method, nullptr);
-    Py_DECREF(method);
-  }
-  PyObject* number = pair != nullptr ? PySequence_GetItem(pair, 1) : nullptr;
-  Py_XDECREF(pair);
-  for (const char* attribute : {"cuda_stream", "ptr"}) {  // torch, cupy
-    if (number != nullptr) break;
-    PyErr_Clear();
-    number = PyObject_GetAttrString(value, attribute);
-  }
+Ref stream_number(State* state, PyObject* value) {
+  // cuda.core: () -> (version, handle)
+  Ref pair = PyObject_GetAttr(value, state->words[kWordCudaStream]);
+  if (pair != nullptr && PyCallable_Check(pair)) pair = PyObject_CallObject(pair, nullptr);
+  Ref number = pair != nullptr ? PySequence_GetItem(pair, 1) : nullptr;
   PyErr_Clear();
+  for (const char* attribute : {"cuda_stream", "ptr"}) {  // torch, cupy
+    if (number == nullptr) number = attribute_of(value, attribute);
+  }
   return number;
 }
 
@@ -109,11 +93,9 @@ bool parse_device(State* state, PyObject* value, DLDevice* device) {
     if (id >= 0 && id <= INT32_MAX) return true;
     PyErr_Clear();
   }
-  PyObject* text = PyObject_Str(value);  // for a torch.device: "cuda:0"
-  PyObject* bytes = text != nullptr ? PyUnicode_AsUTF8String(text) : nullptr;
+  const Ref text = PyObject_Str(value);  // for a torch.device: "cuda:0"
+  const Ref bytes = text != nullptr ? PyUnicode_AsUTF8String(text) : nullptr;
   const bool read = bytes != nullptr && read_device(PyBytes_AsString(bytes), device);
-  Py_XDECREF(text);
-  Py_XDECREF(bytes);
   if (!read && PyErr_Occurred() == nullptr) {
     PyErr_Format(state->value_error,
                  "device %R is not known; wanted 'cpu', 'cuda', 'cuda:1', 'rocm:1', 1 or a torch.device",
@@ -124,14 +106,8 @@ bool parse_device(State* state, PyObject* value, DLDevice* device) {
 
 bool parse_stream(State* state, const char* who, PyObject* value, Stream* stream) {
   if (value == Py_None) return true;
-  PyObject* number = value;
-  if (PyLong_Check(value)) {
-    Py_INCREF(number);
-  } else {
-    number = stream_number(state, value);
-  }
+  const Ref number = PyLong_Check(value) ? Ref(Py_NewRef(value)) : stream_number(state, value);
   if (number == nullptr || !PyLong_Check(number)) {
-    Py_XDECREF(number);
     PyErr_Format(state->type_error,
                  "%s: stream is %R, wanted a number or an object with cuda_stream, ptr or __cuda_stream__",
                  who, value);
@@ -139,7 +115,6 @@ bool parse_stream(State* state, const char* who, PyObject* value, Stream* stream
   }
   stream->handle = PyLong_AsVoidPtr(number);
   stream->known = true;
-  Py_DECREF(number);
   return PyErr_Occurred() == nullptr;
 }
 
@@ -161,8 +136,7 @@ PyObject* preload(PyObject* module, PyObject* value) {
   const int32_t status = kLibrary.preload(static_cast<int32_t>(device.device_type), device.device_id);
   PyEval_RestoreThread(thread);
   if (status != AOT_TUNE_OK) return raise_status(state, status);
-  Py_INCREF(Py_None);
-  return Py_None;
+  Py_RETURN_NONE;
 }
 
 }  // namespace aot_tune::python

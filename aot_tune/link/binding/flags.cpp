@@ -1,8 +1,6 @@
 // What torch knows of its tensors beyond what DLPack tells: gradients, negative bits, versions, tracing.
 #include <dlfcn.h>
 
-#include <initializer_list>
-
 #include "binding.h"
 
 namespace aot_tune::python {
@@ -33,9 +31,7 @@ struct Symbols {
 
 // A C function without arguments is called directly. torch's function tells its mode without Python's help.
 __attribute__((cold)) void learn_gradients(State* state) {
-  PyObject* torch = imported("torch");
-  state->is_grad_enabled = torch != nullptr ? PyObject_GetAttrString(torch, "is_grad_enabled") : nullptr;
-  if (state->is_grad_enabled == nullptr) PyErr_Clear();
+  state->is_grad_enabled = attribute_of(imported("torch"), "is_grad_enabled").take();
   PyObject* function = state->is_grad_enabled;
   const bool plain = function != nullptr && PyCFunction_CheckExact(function) &&
                      PyCFunction_GetFlags(function) == METH_NOARGS;
@@ -52,22 +48,14 @@ __attribute__((cold)) void learn_gradients(State* state) {
 
 // Whether a function of a module, called with an argument or none, returns neither None nor False.
 __attribute__((cold)) bool says(const char* module, const char* function, const char* argument = nullptr) {
-  PyObject* found = imported(module);
-  found = found != nullptr ? PyObject_GetAttrString(found, function) : nullptr;
-  PyObject* given = nullptr;
-  if (found != nullptr && argument != nullptr) {
-    PyObject* keys = PyObject_GetAttrString(imported(module), "_TorchDispatchModeKey");
-    given = keys != nullptr ? PyObject_GetAttrString(keys, argument) : nullptr;
-    Py_XDECREF(keys);
-  }
-  PyObject* answer = nullptr;
-  if (found != nullptr && (given != nullptr || argument == nullptr))
-    answer =
-        given != nullptr ? PyObject_CallFunctionObjArgs(found, given, nullptr) : PyObject_CallNoArgs(found);
+  const Ref asked = attribute_of(imported(module), function);
+  const Ref keys = argument != nullptr ? attribute_of(imported(module), "_TorchDispatchModeKey") : Ref();
+  const Ref given = argument != nullptr ? attribute_of(keys, argument) : Ref();
+  Ref answer;
+  if (asked != nullptr && (given != nullptr || argument == nullptr))
+    answer = PyObject_CallFunctionObjArgs(asked, given.get(), nullptr);
   if (answer == nullptr) PyErr_Clear();
-  const bool yes = answer != nullptr && answer != Py_None && answer != Py_False;
-  for (PyObject* object : {found, given, answer}) Py_XDECREF(object);
-  return yes;
+  return answer != nullptr && answer != Py_None && answer != Py_False;
 }
 
 bool is_traced(State* state) {
@@ -90,19 +78,14 @@ inline bool gradients_enabled(State* state) {
   if (state->is_grad_enabled == nullptr) learn_gradients(state);
   if (state->gradient_mode != nullptr) return state->gradient_mode();
   PyObject* function = state->is_grad_enabled;
-  PyObject* answer = state->ask_gradients != nullptr ? state->ask_gradients(state->gradients_self, nullptr)
+  const Ref answer = state->ask_gradients != nullptr ? state->ask_gradients(state->gradients_self, nullptr)
                      : function != nullptr           ? PyObject_CallNoArgs(function)
                                                      : nullptr;
   state->gradients_off = answer == Py_False;
   state->calls_without_asking = 0;
   if (answer == nullptr) PyErr_Clear();
-  Py_XDECREF(answer);
   return !state->gradients_off;
 }
-
-}  // namespace
-
-namespace {
 
 // Torch takes as long to tell its mode as to tell one tensor's flag. So, if its function must be called for
 // the mode, the mode is only asked first if it was off the last time, and otherwise now and then.
@@ -134,21 +117,18 @@ namespace {
 // torch.autograd.graph's function makes a tuple of a tensor, and calls a C++ function with it. Some versions
 // of torch have another function.
 __attribute__((cold)) bool learn_versions(State* state) {
-  PyObject* graph = imported("torch.autograd.graph");
-  state->increment_version = graph != nullptr ? PyObject_GetAttrString(graph, "increment_version") : nullptr;
-  PyObject* bare = imported("torch._C");
-  state->increment_all = bare != nullptr ? PyObject_GetAttrString(bare, "_increment_version") : nullptr;
-  PyErr_Clear();
+  state->increment_version = attribute_of(imported("torch.autograd.graph"), "increment_version").take();
+  state->increment_all = attribute_of(imported("torch._C"), "_increment_version").take();
   return state->increment_version != nullptr;
 }
 
 // The same as torch.autograd.graph.increment_version(object). NULL with an exception set.
 PyObject* increment_version(State* state, PyObject* object) {
   if (state->increment_all != nullptr) {
-    PyObject* tensors = PyTuple_Pack(1, object);
-    PyObject* done =
-        tensors != nullptr ? PyObject_CallFunctionObjArgs(state->increment_all, tensors, nullptr) : nullptr;
-    Py_XDECREF(tensors);
+    const Ref tensors = PyTuple_Pack(1, object);
+    PyObject* const done = tensors != nullptr
+                               ? PyObject_CallFunctionObjArgs(state->increment_all, tensors.get(), nullptr)
+                               : nullptr;
     if (done != nullptr || !PyErr_ExceptionMatches(PyExc_TypeError)) return done;
     PyErr_Clear();
     Py_CLEAR(state->increment_all);
@@ -161,25 +141,18 @@ PyObject* increment_version(State* state, PyObject* object) {
 void bump_version(State* state, PyObject* object) {
   if (state->increment_version == nullptr && !learn_versions(state)) return;
   if (state->inference_mode != nullptr && state->inference_mode()) {
-    PyObject* own = PyObject_CallMethod(object, "is_inference", nullptr);
-    const bool uncounted = own == Py_True;
+    const Ref own = PyObject_CallMethod(object, "is_inference", nullptr);
     if (own == nullptr) PyErr_Clear();
-    Py_XDECREF(own);
-    if (uncounted) return;  // no backward pass may need it
+    if (own == Py_True) return;  // no backward pass may need it
   }
-  PyObject* done = increment_version(state, object);
+  const Ref done = increment_version(state, object);
   if (done == nullptr) PyErr_Clear();  // the versions of this tensor are not counted
-  Py_XDECREF(done);
 }
 
 bool check_tangent(State* state, PyObject* object, const Place& place) {
-  PyObject* pair = PyObject_CallMethod(state->forward_ad, "unpack_dual", "O", object);
-  PyObject* tangent = pair != nullptr ? PyObject_GetAttrString(pair, "tangent") : nullptr;
-  if (tangent == nullptr) PyErr_Clear();
-  const bool carries = tangent != nullptr && tangent != Py_None;
-  Py_XDECREF(pair);
-  Py_XDECREF(tangent);
-  if (!carries) return true;
+  const Ref pair = PyObject_CallMethod(state->forward_ad, "unpack_dual", "O", object);
+  const Ref tangent = attribute_of(pair, "tangent");
+  if (tangent == nullptr || tangent == Py_None) return true;
   PyErr_Format(state->value_error,
                "%s: tensor '%s' carries a forward-mode gradient, which this function does not compute; pass "
                "torch.autograd.forward_ad.unpack_dual(%s).primal",
@@ -189,12 +162,10 @@ bool check_tangent(State* state, PyObject* object, const Place& place) {
 
 // Reads the flag of a tensor that needs a gradient which nobody computes. False with an exception set.
 bool check_gradient(State* state, PyObject* object, const TypeEntry& entry, const Place& place) {
-  PyObject* grad = entry.read_gradient != nullptr ? entry.read_gradient(entry.gradient, object, entry.type)
+  const Ref grad = entry.read_gradient != nullptr ? entry.read_gradient(entry.gradient, object, entry.type)
                                                   : PyObject_GetAttr(object, state->words[kWordRequiresGrad]);
   if (grad == nullptr) return cannot_read(state, object, place);
-  const bool wanted = grad == Py_True;
-  Py_DECREF(grad);
-  if (!wanted || !gradients_enabled(state)) return true;
+  if (grad != Py_True || !gradients_enabled(state)) return true;
   PyErr_Format(state->value_error,
                "%s: tensor '%s' requires a gradient, which this function does not compute; call it under "
                "torch.no_grad() or pass %s.detach()",
@@ -205,27 +176,20 @@ bool check_gradient(State* state, PyObject* object, const TypeEntry& entry, cons
 // Refuses a tensor whose negative bit is set. False with an exception set.
 bool check_negated(State* state, PyObject* object, const TypeEntry& entry, const Place& place) {
   if (entry.plain && state->ask_negated == nullptr) {
-    PyObject* method = PyObject_GetAttr(object, state->words[kWordIsNeg]);
+    const Ref method = PyObject_GetAttr(object, state->words[kWordIsNeg]);
     if (method != nullptr && PyCFunction_CheckExact(method) && PyCFunction_GetFlags(method) == METH_NOARGS)
       state->ask_negated = PyCFunction_GetFunction(method);
     PyErr_Clear();
-    Py_XDECREF(method);
   }
-  PyObject* negated = entry.plain && state->ask_negated != nullptr
+  const Ref negated = entry.plain && state->ask_negated != nullptr
                           ? state->ask_negated(object, nullptr)
                           : PyObject_CallMethodObjArgs(object, state->words[kWordIsNeg], nullptr);
-  if (negated == nullptr) {
-    PyErr_Clear();
-    return true;
-  }
-  const bool is_negated = negated == Py_True;
-  Py_DECREF(negated);
-  if (is_negated) {
-    PyErr_Format(state->value_error,
-                 "%s: tensor '%s' is a view with its negative bit set; pass %s.resolve_neg()", place.op->name,
-                 place.name, place.name);
-  }
-  return !is_negated;
+  if (negated == nullptr) PyErr_Clear();
+  if (negated != Py_True) return true;
+  PyErr_Format(state->value_error,
+               "%s: tensor '%s' is a view with its negative bit set; pass %s.resolve_neg()", place.op->name,
+               place.name, place.name);
+  return false;
 }
 
 }  // namespace aot_tune::python

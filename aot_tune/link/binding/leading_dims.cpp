@@ -6,18 +6,9 @@
 namespace aot_tune::python {
 namespace {
 
-PyObject* tuple_of(const int64_t* values, int count) {
-  PyObject* tuple = PyTuple_New(count);
-  for (int i = 0; tuple != nullptr && i < count; ++i) {
-    PyObject* value = PyLong_FromLongLong(values[i]);
-    if (value == nullptr || PyTuple_SetItem(tuple, i, value) != 0) Py_CLEAR(tuple);
-  }
-  return tuple;
-}
-
 bool cannot_fold(State* state, const Operator& op, const TensorArgument& argument, const DLTensor& tensor) {
-  PyObject* shape = tuple_of(tensor.shape, tensor.ndim);
-  PyObject* strides = tensor.strides != nullptr ? tuple_of(tensor.strides, tensor.ndim) : PyTuple_New(0);
+  const Ref shape = tuple_of(tensor.ndim, tensor.shape);
+  const Ref strides = tuple_of(tensor.strides != nullptr ? tensor.ndim : 0, tensor.strides);
   if (shape != nullptr && strides != nullptr) {
     PyErr_Format(
         state->value_error,
@@ -26,23 +17,19 @@ bool cannot_fold(State* state, const Operator& op, const TensorArgument& argumen
               "pass a contiguous tensor"
             : "%s: the leading dims of '%s' cannot be taken as one without a copy: shape %R, strides %R "
               "in elements; pass %s.contiguous(), of numpy numpy.ascontiguousarray(%s)",
-        op.name, argument.name, shape, strides, argument.name, argument.name);
+        op.name, argument.name, shape.get(), strides.get(), argument.name, argument.name);
   }
-  Py_XDECREF(shape);
-  Py_XDECREF(strides);
   return false;
 }
 
 bool other_dims(State* state, const Operator& op, int index, const DLTensor& tensor, int count, int first,
                 const int64_t* lead, int leading) {
-  PyObject* mine = tuple_of(tensor.shape, count);
-  PyObject* others = tuple_of(lead, leading);
+  const Ref mine = tuple_of(count, tensor.shape);
+  const Ref others = tuple_of(leading, lead);
   if (mine != nullptr && others != nullptr) {
     PyErr_Format(state->value_error, "%s: '%s' has the leading dims %R, '%s' has %R; wanted the same of both",
-                 op.name, op.tensors[index].name, mine, op.tensors[first].name, others);
+                 op.name, op.tensors[index].name, mine.get(), op.tensors[first].name, others.get());
   }
-  Py_XDECREF(mine);
-  Py_XDECREF(others);
   return false;
 }
 

@@ -64,15 +64,9 @@ PyObject* make_error(PyObject* module, const char* name, const char* doc, PyObje
   char full[256];
   const char* scope = PyModule_GetName(module);
   PyOS_snprintf(full, sizeof full, "%s.%s", scope != nullptr ? scope : kLibrary.name, name);
-  PyObject* bases = builtin != nullptr ? PyTuple_Pack(2, base, builtin) : PyTuple_Pack(1, base);
+  const Ref bases = builtin != nullptr ? PyTuple_Pack(2, base, builtin) : PyTuple_Pack(1, base);
   PyObject* error = bases != nullptr ? PyErr_NewExceptionWithDoc(full, doc, bases, nullptr) : nullptr;
-  Py_XDECREF(bases);
-  if (error == nullptr) return nullptr;
-  Py_INCREF(error);
-  if (PyModule_AddObject(module, name, error) != 0) {
-    Py_DECREF(error);
-    Py_CLEAR(error);
-  }
+  if (error != nullptr && PyModule_AddObjectRef(module, name, error) != 0) Py_CLEAR(error);
   return error;
 }
 
@@ -101,20 +95,11 @@ int execute(PyObject* module) {
   state->version_arguments = Py_BuildValue("{s:(ii)}", "max_version", 1, 0);
   if (state->no_arguments == nullptr || state->version_arguments == nullptr) return -1;
   if (!make_names(state) || !make_errors(module, state)) return -1;
-  PyObject* operators = PyTuple_New(kLibrary.operator_count);
-  for (int i = 0; operators != nullptr && i < kLibrary.operator_count; ++i) {
-    PyTuple_SetItem(operators, i, PyUnicode_FromString(kLibrary.operators[i].name));
-  }
-  if (operators == nullptr || PyModule_AddObject(module, "operators", operators) != 0) {
-    Py_XDECREF(operators);
-    return -1;
-  }
-  PyObject* tables = PyCapsule_New(const_cast<Library*>(&kLibrary), kTablesCapsule, nullptr);
-  if (tables == nullptr || PyModule_AddObject(module, "__tables__", tables) != 0) {
-    Py_XDECREF(tables);
-    return -1;
-  }
-  return 0;
+  const Ref operators = operator_names();
+  const Ref tables = PyCapsule_New(const_cast<Library*>(&kLibrary), kTablesCapsule, nullptr);
+  if (operators == nullptr || tables == nullptr) return -1;
+  if (PyModule_AddObjectRef(module, "operators", operators) != 0) return -1;
+  return PyModule_AddObjectRef(module, "__tables__", tables);
 }
 
 template <typename Visit>
@@ -160,11 +145,8 @@ void destroy(void* module) {
 }
 
 PyObject* from_json(const char* text) {
-  PyObject* json = PyImport_ImportModule("json");
-  if (json == nullptr) return nullptr;
-  PyObject* result = PyObject_CallMethod(json, "loads", "s", text);
-  Py_DECREF(json);
-  return result;
+  const Ref json = PyImport_ImportModule("json");
+  return json != nullptr ? PyObject_CallMethod(json, "loads", "s", text) : nullptr;
 }
 
 PyObject* manifest(PyObject*, PyObject*) { return from_json(kLibrary.manifest()); }
@@ -177,8 +159,7 @@ PyObject* set_num_threads(PyObject* module, PyObject* value) {
   const bool fits = threads >= INT32_MIN && threads <= INT32_MAX;
   const int32_t status = kLibrary.set_num_threads(fits ? static_cast<int32_t>(threads) : -1);
   if (status != AOT_TUNE_OK) return raise_status(state_of(module), status);
-  Py_INCREF(Py_None);
-  return Py_None;
+  Py_RETURN_NONE;
 }
 
 PyObject* get_num_threads(PyObject*, PyObject*) { return PyLong_FromLong(kLibrary.get_num_threads()); }
@@ -218,15 +199,15 @@ PyObject* raise_status(State* state, int32_t status, PyObject* more) {
   if (status == AOT_TUNE_ERROR_NULL || status == AOT_TUNE_ERROR_DTYPE) type = state->type_error;
   if (status >= AOT_TUNE_ERROR_WORKSPACE) type = state->runtime_error;
   const char* text = kLibrary.last_error();  // it may quote the environment, and be cut off within a letter
-  PyObject* message = PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(std::strlen(text)), "replace");
-  if (message != nullptr && more != nullptr) {
-    PyObject* whole = PyUnicode_Concat(message, more);
-    Py_DECREF(message);
-    message = whole;
-  }
+  Ref message = PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(std::strlen(text)), "replace");
+  if (message != nullptr && more != nullptr) message = PyUnicode_Concat(message, more);
   if (message != nullptr) PyErr_SetObject(type, message);
-  Py_XDECREF(message);
   return nullptr;
+}
+
+PyObject* operator_names() {
+  return make_tuple(kLibrary.operator_count,
+                    [](Py_ssize_t i) { return PyUnicode_FromString(kLibrary.operators[i].name); });
 }
 
 PyObject* make_module(const char* doc, PyMethodDef* operators) {

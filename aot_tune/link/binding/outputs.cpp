@@ -1,6 +1,5 @@
 // New tensors for outputs that the caller did not pass.
 #include <cstring>
-#include <initializer_list>
 
 #include "binding.h"
 #include "exchange.h"
@@ -9,15 +8,6 @@ namespace aot_tune::python {
 namespace {
 
 void set_error(void*, const char*, const char* message) { PyErr_SetString(PyExc_RuntimeError, message); }
-
-PyObject* shape_tuple(int rank, const int64_t* extents) {
-  PyObject* shape = PyTuple_New(rank);
-  for (int i = 0; shape != nullptr && i < rank; ++i) {
-    PyObject* extent = PyLong_FromLongLong(extents[i]);
-    if (extent == nullptr || PyTuple_SetItem(shape, i, extent) != 0) Py_CLEAR(shape);
-  }
-  return shape;
-}
 
 // A framework's new tensor with its axes in another order. Releasing this releases the tensor.
 struct Permuted {
@@ -50,17 +40,12 @@ Managed* permute(Managed* original, const int* order) {
   return &permuted->managed;
 }
 
-// The array whose axis order[i] is axis i of this one. Takes over the reference.
+// The array whose axis order[i] is axis i of this one.
 PyObject* transpose(PyObject* array, int rank, const int* order) {
-  PyObject* axes = array != nullptr ? PyTuple_New(rank) : nullptr;
-  for (int i = 0; axes != nullptr && i < rank; ++i) {
-    PyObject* axis = PyLong_FromLong(i);
-    if (axis == nullptr || PyTuple_SetItem(axes, order[i], axis) != 0) Py_CLEAR(axes);
-  }
-  PyObject* result = axes != nullptr ? PyObject_CallMethod(array, "transpose", "O", axes) : nullptr;
-  Py_XDECREF(axes);
-  Py_XDECREF(array);
-  return result;
+  int64_t places[kMaxRank];
+  for (int i = 0; i < rank; ++i) places[order[i]] = i;
+  const Ref axes = array != nullptr ? tuple_of(rank, places) : nullptr;
+  return axes != nullptr ? PyObject_CallMethod(array, "transpose", "O", axes.get()) : nullptr;
 }
 
 PyObject* allocate_exchange(const TypeEntry& entry, const DLDevice& device, const DType& type, int rank,
@@ -83,27 +68,23 @@ PyObject* allocate_exchange(const TypeEntry& entry, const DLDevice& device, cons
 // The functions of the framework of an object: those of the array API standard, or CuPy's. NULL without an
 // exception if it names none.
 PyObject* namespace_of(State* state, PyObject* like) {
-  PyObject* space = PyObject_CallMethodObjArgs(like, state->words[kWordNamespace], nullptr);
+  PyObject* const space = PyObject_CallMethodObjArgs(like, state->words[kWordNamespace], nullptr);
   if (space != nullptr) return space;
   PyErr_Clear();
-  PyObject* home = PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(like)), "__module__");
+  const Ref home = attribute_of(reinterpret_cast<PyObject*>(Py_TYPE(like)), "__module__");
   const char* text = home != nullptr ? PyUnicode_AsUTF8AndSize(home, nullptr) : nullptr;
-  space = text != nullptr && std::strncmp(text, "cupy", 4) == 0 ? imported("cupy") : nullptr;
-  Py_XDECREF(home);
   PyErr_Clear();
-  Py_XINCREF(space);
-  return space;
+  return Py_XNewRef(text != nullptr && std::strncmp(text, "cupy", 4) == 0 ? imported("cupy") : nullptr);
 }
 
 // Allocates with a framework's `empty`. NULL without an exception if it lacks that function or the dtype.
 PyObject* allocate_in(State* state, PyObject* space, PyObject* like, const DType& wanted, PyObject* shape) {
-  PyObject* empty = PyObject_GetAttr(space, state->words[kWordEmpty]);
-  PyObject* type = empty != nullptr ? PyObject_GetAttrString(space, wanted.name) : nullptr;
-  if (type == nullptr) PyErr_Clear();
-  PyObject* device = type != nullptr ? PyObject_GetAttr(like, state->words[kWordDevice]) : nullptr;
+  const Ref empty = PyObject_GetAttr(space, state->words[kWordEmpty]);
+  const Ref type = attribute_of(empty != nullptr ? space : nullptr, wanted.name);
+  const Ref device = type != nullptr ? PyObject_GetAttr(like, state->words[kWordDevice]) : nullptr;
   if (device == nullptr) PyErr_Clear();
-  PyObject* arguments = type != nullptr ? PyTuple_Pack(1, shape) : nullptr;
-  PyObject* named = arguments != nullptr ? PyDict_New() : nullptr;
+  const Ref arguments = type != nullptr ? PyTuple_Pack(1, shape) : nullptr;
+  const Ref named = arguments != nullptr ? PyDict_New() : nullptr;
   PyObject* result = nullptr;
   if (named != nullptr && PyDict_SetItem(named, state->words[kWordDtype], type) == 0) {
     if (device != nullptr) PyDict_SetItem(named, state->words[kWordDevice], device);
@@ -114,15 +95,13 @@ PyObject* allocate_in(State* state, PyObject* space, PyObject* like, const DType
       result = PyObject_Call(empty, arguments, named);
     }
   }
-  for (PyObject* object : {empty, type, device, arguments, named}) Py_XDECREF(object);
   return result;
 }
 
 // An array of numpy. NULL without an exception if that is impossible.
 PyObject* allocate_array(State* state, const DLDevice& device, const DType& wanted, PyObject* shape) {
   if (device.device_type != kDLCPU || !wanted.standard()) return nullptr;
-  PyObject* numpy = PyImport_ImportModule("numpy");
-  Py_XDECREF(numpy);
+  const Ref numpy = PyImport_ImportModule("numpy");
   if (numpy == nullptr || !learn_numpy(state)) return nullptr;
   return PyObject_CallFunction(state->array_empty, "Os", shape, wanted.name);
 }
@@ -140,13 +119,11 @@ PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const P
   if (entry.kind == Kind::kExchange) {
     return allocate_exchange(entry, device, type, rank, extents, other ? order : nullptr);
   }
-  PyObject* shape = shape_tuple(rank, extents);
+  const Ref shape = tuple_of(rank, extents);
   if (shape == nullptr) return nullptr;
-  PyObject* space = entry.kind != Kind::kArrayStruct ? namespace_of(state, like) : nullptr;
-  PyObject* result = space != nullptr ? allocate_in(state, space, like, type, shape)
-                                      : allocate_array(state, device, type, shape);
-  Py_XDECREF(space);
-  Py_DECREF(shape);
+  const Ref space = entry.kind != Kind::kArrayStruct ? namespace_of(state, like) : nullptr;
+  Ref result = space != nullptr ? allocate_in(state, space, like, type, shape)
+                                : allocate_array(state, device, type, shape);
   if (result == nullptr && PyErr_Occurred() == nullptr) {
     PyErr_Format(
         state->type_error,
@@ -154,7 +131,7 @@ PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const P
         "has its dtype and device",
         place.op->name, place.name, place.name);
   }
-  return other ? transpose(result, rank, order) : result;
+  return other ? transpose(result, rank, order) : result.take();
 }
 
 }  // namespace aot_tune::python

@@ -35,56 +35,11 @@ int find_operator(State* state, PyObject* name) {
       if (PyUnicode_CompareWithASCIIString(name, kLibrary.operators[i].name) == 0) return i;
     }
   }
-  PyObject* known = PyTuple_New(kLibrary.operator_count);
-  for (int i = 0; known != nullptr && i < kLibrary.operator_count; ++i) {
-    PyTuple_SetItem(known, i, PyUnicode_FromString(kLibrary.operators[i].name));
-  }
+  const Ref known = operator_names();
   if (known != nullptr) {
-    PyErr_Format(state->value_error, "%s has no operator %R; it has %R", kLibrary.name, name, known);
+    PyErr_Format(state->value_error, "%s has no operator %R; it has %R", kLibrary.name, name, known.get());
   }
-  Py_XDECREF(known);
   return -1;
-}
-
-// The integer of a scalar as a dim.
-int64_t dim_of(const ScalarArgument& argument, const Scalar& scalar) {
-  switch (argument.kind) {
-    case ScalarArgument::kI8:
-      return scalar.i8;
-    case ScalarArgument::kI16:
-      return scalar.i16;
-    case ScalarArgument::kI32:
-      return scalar.i32;
-    case ScalarArgument::kU8:
-      return scalar.u8;
-    case ScalarArgument::kU16:
-      return scalar.u16;
-    case ScalarArgument::kU32:
-      return scalar.u32;
-    default:
-      return scalar.i64;
-  }
-}
-
-// A dim as the integer of a scalar. If the type cannot hold it, the result is another number, which the
-// library refuses.
-Scalar scalar_of(const ScalarArgument& argument, int64_t dim) {
-  switch (argument.kind) {
-    case ScalarArgument::kI8:
-      return static_cast<int8_t>(dim);
-    case ScalarArgument::kI16:
-      return static_cast<int16_t>(dim);
-    case ScalarArgument::kI32:
-      return static_cast<int32_t>(dim);
-    case ScalarArgument::kU8:
-      return static_cast<uint8_t>(dim);
-    case ScalarArgument::kU16:
-      return static_cast<uint16_t>(dim);
-    case ScalarArgument::kU32:
-      return static_cast<uint32_t>(dim);
-    default:
-      return dim;
-  }
 }
 
 // Sets the dims of integers that were passed under a scalar's name, and the scalars of dims.
@@ -96,7 +51,8 @@ void share_bound_dims(const Operator& op, Parsed* parsed) {
       parsed->dims[argument.binds] = dim_of(argument, parsed->scalars[i]);
       parsed->dims_given += 1;
     } else {
-      parsed->scalars[i] = scalar_of(argument, parsed->dims[argument.binds]);
+      // If its type cannot hold the dim, it is another number, which the library refuses.
+      parsed->scalars[i] = parsed->dims[argument.binds];
     }
   }
 }
@@ -104,15 +60,12 @@ void share_bound_dims(const Operator& op, Parsed* parsed) {
 bool imagine_problem(State* state, const Operator& op, const Parsed& parsed, Imagined* imagined,
                      CallTensors* tensors) {
   if (parsed.dims_given != op.dim_count) {
-    PyObject* wanted = PyTuple_New(op.dim_count);
-    for (int i = 0; wanted != nullptr && i < op.dim_count; ++i) {
-      PyTuple_SetItem(wanted, i, PyUnicode_FromString(op.dims[i]));
-    }
+    const Ref wanted =
+        make_tuple(op.dim_count, [&](Py_ssize_t i) { return PyUnicode_FromString(op.dims[i]); });
     if (wanted != nullptr) {
       PyErr_Format(state->type_error, "%s: %d of %d dims were given; state each of %R, or pass tensors",
-                   op.name, parsed.dims_given, op.dim_count, wanted);
+                   op.name, parsed.dims_given, op.dim_count, wanted.get());
     }
-    Py_XDECREF(wanted);
     return false;
   }
   DLDevice device = {kDLCPU, 0};
@@ -205,14 +158,11 @@ bool add_to_dict(PyObject* dict, const char* key, const char* text, size_t lengt
   PyObject* inner = PyDict_GetItemString(dict, key);  // borrowed
   const auto* equals = static_cast<const char*>(std::memchr(text, '=', length));
   if (inner == nullptr || equals == nullptr) return false;
-  PyObject* name = PyUnicode_FromStringAndSize(text, equals - text);
-  PyObject* value =
+  const Ref name = PyUnicode_FromStringAndSize(text, equals - text);
+  const Ref value =
       number ? PyLong_FromLongLong(std::strtoll(equals + 1, nullptr, 10))
              : PyUnicode_FromStringAndSize(equals + 1, text + static_cast<Py_ssize_t>(length) - equals - 1);
-  const bool added = name != nullptr && value != nullptr && PyDict_SetItem(inner, name, value) == 0;
-  Py_XDECREF(name);
-  Py_XDECREF(value);
-  return added;
+  return name != nullptr && value != nullptr && PyDict_SetItem(inner, name, value) == 0;
 }
 
 bool is_key(const char* line, size_t length, const char* key) {
@@ -238,22 +188,14 @@ bool add_line(PyObject* dict, const char* line, size_t length) {
   if (is_key(line, key, "dim")) return add_to_dict(dict, "dims", text, size, true);
   if (is_key(line, key, "dtype")) return add_to_dict(dict, "dtypes", text, size, false);
   if (is_key(line, key, "attribute")) return add_to_dict(dict, "attributes", text, size, false);
-  PyObject* value = is_key(line, key, "tuned") ? PyBool_FromLong(is_key(text, size, "yes"))
+  const Ref value = is_key(line, key, "tuned") ? PyBool_FromLong(is_key(text, size, "yes"))
                     : is_key(line, key, "workspace")
                         ? PyLong_FromLongLong(std::strtoll(text, nullptr, 10))
                         : PyUnicode_FromStringAndSize(text, static_cast<Py_ssize_t>(size));
   if (value == nullptr) return false;
-  bool added;
-  const char* list = list_of(line, key);
-  if (list != nullptr) {
-    added = add_to_list(dict, list, value);
-  } else {
-    PyObject* name = PyUnicode_FromStringAndSize(line, static_cast<Py_ssize_t>(key));
-    added = name != nullptr && PyDict_SetItem(dict, name, value) == 0;
-    Py_XDECREF(name);
-  }
-  Py_DECREF(value);
-  return added;
+  if (const char* list = list_of(line, key)) return add_to_list(dict, list, value);
+  const Ref name = PyUnicode_FromStringAndSize(line, static_cast<Py_ssize_t>(key));
+  return name != nullptr && PyDict_SetItem(dict, name, value) == 0;
 }
 
 PyObject* to_dict(const char* text) {

@@ -1,8 +1,8 @@
 // Scalars of calls from Python: numbers of each kind, and what is wrong with other values.
-#include "scalars.h"
-
 #include <cstdint>
 #include <limits>
+
+#include "calls.h"
 
 namespace aot_tune::python {
 namespace {
@@ -59,10 +59,9 @@ long long parse_signed(PyObject* value, int bits) {
 }
 
 unsigned long long parse_unsigned(PyObject* value, int bits) {
-  PyObject* const index = PyNumber_Index(value);
+  const Ref index = PyNumber_Index(value);
   if (index == nullptr) return 0;
   const unsigned long long found = PyLong_AsUnsignedLongLong(index);
-  Py_DECREF(index);
   const bool failed = found == static_cast<unsigned long long>(-1) && PyErr_Occurred() != nullptr;
   if (!failed && found > std::numeric_limits<uint64_t>::max() >> (64 - bits))
     PyErr_SetNone(PyExc_OverflowError);
@@ -71,13 +70,10 @@ unsigned long long parse_unsigned(PyObject* value, int bits) {
 
 // numpy's booleans are not numbers: they have no __index__.
 bool is_numpy_bool(PyObject* value) {
-  PyObject* const name = PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(value)), "__qualname__");
-  const bool found = name != nullptr && PyUnicode_Check(name) &&
-                     (PyUnicode_CompareWithASCIIString(name, "bool") == 0 ||
-                      PyUnicode_CompareWithASCIIString(name, "bool_") == 0);
-  if (name == nullptr) PyErr_Clear();
-  Py_XDECREF(name);
-  return found;
+  const Ref name = attribute_of(reinterpret_cast<PyObject*>(Py_TYPE(value)), "__qualname__");
+  return name != nullptr && PyUnicode_Check(name) &&
+         (PyUnicode_CompareWithASCIIString(name, "bool") == 0 ||
+          PyUnicode_CompareWithASCIIString(name, "bool_") == 0);
 }
 
 // True and False, also those of numpy, and the numbers 1 and 0.
@@ -92,42 +88,25 @@ bool parse_bool(PyObject* value) {
 bool parse_scalar(State* state, const Operator& op, const ScalarArgument& argument, PyObject* value,
                   Scalar* out) {
   const int bits = bits_of(argument.kind);
-  switch (argument.kind) {
-    case Number::kF32:
-      out->f32 = static_cast<float>(PyFloat_AsDouble(value));
-      break;
-    case Number::kF64:
-      out->f64 = PyFloat_AsDouble(value);
-      break;
-    case Number::kBool:
-      out->truth = parse_bool(value);
-      break;
-    case Number::kI8:
-      out->i8 = static_cast<int8_t>(parse_signed(value, bits));
-      break;
-    case Number::kI16:
-      out->i16 = static_cast<int16_t>(parse_signed(value, bits));
-      break;
-    case Number::kI32:
-      out->i32 = static_cast<int32_t>(parse_signed(value, bits));
-      break;
-    case Number::kI64:
-      out->i64 = parse_signed(value, bits);
-      break;
-    case Number::kU8:
-      out->u8 = static_cast<uint8_t>(parse_unsigned(value, bits));
-      break;
-    case Number::kU16:
-      out->u16 = static_cast<uint16_t>(parse_unsigned(value, bits));
-      break;
-    case Number::kU32:
-      out->u32 = static_cast<uint32_t>(parse_unsigned(value, bits));
-      break;
-    case Number::kU64:
-      out->u64 = parse_unsigned(value, bits);
-      break;
+  if (argument.kind == Number::kF32) {
+    out->f32 = static_cast<float>(PyFloat_AsDouble(value));
+  } else if (argument.kind == Number::kF64) {
+    out->f64 = PyFloat_AsDouble(value);
+  } else if (argument.kind == Number::kBool) {
+    out->truth = parse_bool(value);
+  } else if (argument.kind >= Number::kU8) {
+    *out = uint64_t{parse_unsigned(value, bits)};  // a smaller integer is at the beginning of a larger one
+  } else {
+    *out = int64_t{parse_signed(value, bits)};
   }
   return PyErr_Occurred() == nullptr || wrong_scalar(state, op, argument, value);
+}
+
+int64_t dim_of(const ScalarArgument& argument, const Scalar& scalar) {
+  const int unused = 64 - bits_of(argument.kind);
+  const uint64_t shifted = scalar.u64 << unused;
+  return argument.kind >= Number::kU8 ? static_cast<int64_t>(shifted >> unused)
+                                      : static_cast<int64_t>(shifted) >> unused;
 }
 
 }  // namespace aot_tune::python

@@ -8,16 +8,12 @@ namespace aot_tune::python {
 namespace {
 
 const ExchangeApi* exchange_api(State* state, PyObject* type) {
-  PyObject* capsule = PyObject_GetAttr(type, state->words[kWordExchange]);
-  if (capsule == nullptr) {
-    PyErr_Clear();
-    return nullptr;
-  }
+  const Ref capsule = PyObject_GetAttr(type, state->words[kWordExchange]);
+  if (capsule == nullptr) PyErr_Clear();
   const ExchangeApi* api = nullptr;
   if (PyCapsule_IsValid(capsule, "dlpack_exchange_api")) {
     api = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
   }
-  Py_DECREF(capsule);
   while (api != nullptr && api->version.major > 1) api = api->previous;
   return api != nullptr && api->version.major == 1 ? api : nullptr;
 }
@@ -38,11 +34,7 @@ void learn_gradient(State* state, TypeEntry* entry) {
 bool is_plain(PyObject* type) {
   constexpr const char* kTypes[][2] = {{"torch", "Tensor"}, {"torch.nn.parameter", "Parameter"}};
   for (const auto& names : kTypes) {
-    PyObject* module = imported(names[0]);
-    PyObject* found = module != nullptr ? PyObject_GetAttrString(module, names[1]) : nullptr;
-    if (found == nullptr) PyErr_Clear();
-    Py_XDECREF(found);  // the module keeps it
-    if (found == type) return true;
+    if (attribute_of(imported(names[0]), names[1]) == type) return true;
   }
   return false;
 }
@@ -102,28 +94,24 @@ __attribute__((cold)) bool wrong_array(State* state, PyObject* object, const Pla
                  op, place.name, array.itemsize, place.name);
     return false;
   }
-  PyObject* dtype = PyObject_GetAttr(object, state->words[kWordDtype]);
-  PyObject* wanted = dtype != nullptr ? dtypes_taken(place) : nullptr;
+  const Ref dtype = PyObject_GetAttr(object, state->words[kWordDtype]);
+  const Ref wanted = dtype != nullptr ? dtypes_taken(place) : nullptr;
   if (wanted != nullptr && code < 0) {
-    PyErr_Format(state->type_error, "%s: tensor '%s' has dtype %S, wanted %U", op, place.name, dtype, wanted);
+    PyErr_Format(state->type_error, "%s: tensor '%s' has dtype %S, wanted %U", op, place.name, dtype.get(),
+                 wanted.get());
   } else if (wanted != nullptr) {
     PyErr_Format(state->type_error,
                  "%s: tensor '%s' has swapped bytes (dtype %S); wanted %U in the order of this machine", op,
-                 place.name, dtype, wanted);
+                 place.name, dtype.get(), wanted.get());
   }
-  Py_XDECREF(dtype);
-  Py_XDECREF(wanted);
   return false;
 }
 
 bool borrow_array(State* state, PyObject* object, const Place& place, Borrowed* out) {
-  PyObject* capsule = PyObject_GetAttr(object, state->words[kWordArrayStruct]);
+  const Ref capsule = PyObject_GetAttr(object, state->words[kWordArrayStruct]);  // the caller keeps the array
   if (capsule == nullptr) return false;
   const auto* array = static_cast<const ArrayInterface*>(PyCapsule_GetPointer(capsule, nullptr));
-  if (array == nullptr) {
-    Py_DECREF(capsule);
-    return false;
-  }
+  if (array == nullptr) return false;
   const char kind = array->kind;
   const int code = kind == 'f'   ? kDLFloat
                    : kind == 'i' ? kDLInt
@@ -145,27 +133,24 @@ bool borrow_array(State* state, PyObject* object, const Place& place, Borrowed* 
     out->strides[i] = array->strides[i] / size;
     wrong = array->strides[i] % size != 0 && array->shape[i] > 1;
   }
-  if (wrong) wrong_array(state, object, place, *array, code);
-  Py_DECREF(capsule);  // the caller keeps the array alive
-  return !wrong;
+  return !wrong || wrong_array(state, object, place, *array, code);
 }
 
 // The device of another framework's object, or the CPU if it does not tell.
 bool dlpack_device(State* state, PyObject* object, DLDevice* device) {
   *device = {kDLCPU, 0};
-  PyObject* pair = PyObject_CallMethodObjArgs(object, state->words[kWordDlpackDevice], nullptr);
+  const Ref pair = PyObject_CallMethodObjArgs(object, state->words[kWordDlpackDevice], nullptr);
   if (pair == nullptr) {
     if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return false;
     PyErr_Clear();
     return true;
   }
-  PyObject* type = PySequence_GetItem(pair, 0);
-  PyObject* id = PySequence_GetItem(pair, 1);
-  PyObject* number = type != nullptr ? PyNumber_Index(type) : nullptr;  // numpy's and torch's are enums
+  const Ref type = PySequence_GetItem(pair, 0);
+  const Ref id = PySequence_GetItem(pair, 1);
+  const Ref number = type != nullptr ? PyNumber_Index(type) : nullptr;  // numpy's and torch's are enums
   if (number != nullptr && id != nullptr) {
     *device = {static_cast<DLDeviceType>(PyLong_AsLong(number)), static_cast<int32_t>(PyLong_AsLong(id))};
   }
-  for (PyObject* part : {pair, type, id, number}) Py_XDECREF(part);
   return PyErr_Occurred() == nullptr;
 }
 
@@ -174,39 +159,31 @@ PyObject* export_capsule(State* state, PyObject* object, PyObject* method, Strea
   DLDevice device;
   if (!dlpack_device(state, object, &device)) return nullptr;
   const bool on_gpu = device.device_type == kDLCUDA || device.device_type == kDLROCM;
-  PyObject* number = on_gpu ? stream_argument(state, object, device, stream) : nullptr;
-  PyObject* named = on_gpu ? PyDict_Copy(state->version_arguments) : state->version_arguments;
-  if (!on_gpu) Py_INCREF(named);
+  const Ref number = on_gpu ? stream_argument(state, object, device, stream) : nullptr;
+  const Ref named = on_gpu ? PyDict_Copy(state->version_arguments) : Py_NewRef(state->version_arguments);
   if (named == nullptr ||
-      (on_gpu && (number == nullptr || PyDict_SetItem(named, state->words[kWordStream], number) != 0))) {
-    Py_XDECREF(named);
-    Py_XDECREF(number);
+      (on_gpu && (number == nullptr || PyDict_SetItem(named, state->words[kWordStream], number) != 0)))
     return nullptr;
-  }
   PyObject* capsule = PyObject_Call(method, state->no_arguments, named);
   if (capsule == nullptr && PyErr_ExceptionMatches(PyExc_TypeError)) {  // it does not know max_version
     PyErr_Clear();
     if (on_gpu) PyDict_DelItem(named, state->words[kWordMaxVersion]);
-    capsule = PyObject_Call(method, state->no_arguments, on_gpu ? named : nullptr);
+    capsule = PyObject_Call(method, state->no_arguments, on_gpu ? named.get() : nullptr);
   }
-  Py_DECREF(named);
-  Py_XDECREF(number);
   return capsule;
 }
 
 bool borrow_dlpack(State* state, PyObject* object, const Place& place, Stream* stream, Borrowed* out) {
-  PyObject* method = PyObject_GetAttr(object, state->words[kWordDlpack]);
+  const Ref method = PyObject_GetAttr(object, state->words[kWordDlpack]);
   if (method == nullptr) {
     PyErr_Clear();
-    PyObject* type = PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(object)), "__name__");
+    const Ref type = PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(object)), "__name__");
     PyErr_Format(state->type_error,
                  "%s: '%s' is of type %S, wanted a tensor with __dlpack__ (numpy, torch, ...)",
-                 place.op->name, place.name, type != nullptr ? type : Py_None);
-    Py_XDECREF(type);
+                 place.op->name, place.name, type != nullptr ? type.get() : Py_None);
     return false;
   }
   PyObject* capsule = export_capsule(state, object, method, stream);
-  Py_DECREF(method);
   if (capsule == nullptr) return cannot_read(state, object, place);
   out->keep = capsule;  // the capsule frees the tensor, because it is not renamed as used
   if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
@@ -253,9 +230,8 @@ void copy_layout(DLTensor* tensor, Borrowed* out) {
 }
 
 void find_memory(PyObject* object, DLTensor* tensor) {
-  PyObject* offset = PyObject_CallMethod(object, "storage_offset", nullptr);
+  const Ref offset = PyObject_CallMethod(object, "storage_offset", nullptr);
   const long long elements = offset != nullptr ? PyLong_AsLongLong(offset) : -1;
-  Py_XDECREF(offset);
   const uint64_t bytes = static_cast<uint64_t>(elements) * (tensor->dtype.bits / 8u);
   if (PyErr_Occurred() != nullptr || reinterpret_cast<uintptr_t>(tensor->data) == bytes)
     tensor->data = nullptr;
@@ -265,37 +241,37 @@ void find_memory(PyObject* object, DLTensor* tensor) {
 PyObject* type_told(State* state, PyObject* object) {
   const TypeEntry entry = *find_type(state, object);
   if (entry.plain || entry.kind == Kind::kArrayStruct) return PyUnicode_FromString("");
-  PyObject* name = PyObject_GetAttrString(entry.type, "__name__");
-  PyObject* told = name != nullptr ? PyUnicode_FromFormat(" of type %S", name) : nullptr;
-  Py_XDECREF(name);
-  return told;
+  const Ref name = PyObject_GetAttrString(entry.type, "__name__");
+  return name != nullptr ? PyUnicode_FromFormat(" of type %S", name.get()) : nullptr;
 }
 
+namespace {
+
+// The exception that is set, taken out.
+struct Raised {
+  Ref type, value, trace;
+  Raised() {
+    PyErr_Fetch(type.place(), value.place(), trace.place());
+    PyErr_NormalizeException(type.place(), value.place(), trace.place());
+  }
+};
+
+}  // namespace
+
 bool cannot_read(State* state, PyObject* object, const Place& place) {
-  PyObject* type = nullptr;
-  PyObject* cause = nullptr;
-  PyObject* trace = nullptr;
-  PyErr_Fetch(&type, &cause, &trace);
-  PyErr_NormalizeException(&type, &cause, &trace);
-  PyObject* text = cause != nullptr ? PyObject_Str(cause) : nullptr;
-  PyObject* lines = text != nullptr ? PyUnicode_Splitlines(text, 0) : nullptr;
+  Raised cause;
+  const Ref text = cause.value != nullptr ? PyObject_Str(cause.value) : nullptr;
+  const Ref lines = text != nullptr ? PyUnicode_Splitlines(text, 0) : nullptr;
   PyObject* first =
-      lines != nullptr && PyList_Size(lines) > 0 ? PyList_GetItem(lines, 0) : nullptr;  // borrowed
+      lines != nullptr && PyList_Size(lines) > 0 ? PyList_GetItem(lines, 0) : Py_None;  // borrowed
   PyErr_Clear();
-  PyObject* told = type_told(state, object);
+  const Ref told = type_told(state, object);
   PyErr_Format(state->value_error,
                "%s: tensor '%s'%S cannot be read through DLPack, wanted one with strides and memory: %S",
-               place.op->name, place.name, told != nullptr ? told : Py_None,
-               first != nullptr ? first : Py_None);
-  Py_XDECREF(told);
-  PyObject* new_type = nullptr;
-  PyObject* error = nullptr;
-  PyObject* new_trace = nullptr;
-  PyErr_Fetch(&new_type, &error, &new_trace);
-  PyErr_NormalizeException(&new_type, &error, &new_trace);
-  if (cause != nullptr) PyException_SetCause(error, cause);  // takes over the reference
-  PyErr_Restore(new_type, error, new_trace);
-  for (PyObject* object : {type, trace, text, lines}) Py_XDECREF(object);
+               place.op->name, place.name, told != nullptr ? told.get() : Py_None, first);
+  Raised error;
+  if (cause.value != nullptr) PyException_SetCause(error.value, cause.value.take());
+  PyErr_Restore(error.type.take(), error.value.take(), error.trace.take());
   return false;
 }
 
@@ -304,18 +280,18 @@ PyObject* imported(const char* name) {
   return modules != nullptr ? PyDict_GetItemString(modules, name) : nullptr;  // borrowed
 }
 
+Ref attribute_of(PyObject* object, const char* name) {
+  PyObject* const found = object != nullptr ? PyObject_GetAttrString(object, name) : nullptr;
+  if (found == nullptr) PyErr_Clear();
+  return found;
+}
+
 bool learn_numpy(State* state) {
   if (state->array_type != nullptr) return true;
-  PyObject* numpy = imported("numpy");
-  if (numpy == nullptr) return false;
-  state->array_type = PyObject_GetAttrString(numpy, "ndarray");
-  state->array_empty = PyObject_GetAttrString(numpy, "empty");
-  if (state->array_type == nullptr || state->array_empty == nullptr) {
-    PyErr_Clear();
-    Py_CLEAR(state->array_type);
-    Py_CLEAR(state->array_empty);
-    return false;
-  }
+  Ref type = attribute_of(imported("numpy"), "ndarray"), empty = attribute_of(imported("numpy"), "empty");
+  if (type == nullptr || empty == nullptr) return false;
+  state->array_type = type.take();
+  state->array_empty = empty.take();
   return true;
 }
 
