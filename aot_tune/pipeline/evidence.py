@@ -295,16 +295,20 @@ class Evidence:
 
     def times(self) -> Costs:
         """See `times_of`. The times of what failed on some problem do not count."""
-        return times_of(self.measurements, {c for c in self.variants if self.failed(c)})
+        return self._times(self.measurements)
 
     def costs(self) -> Costs:
         """See `costs_of`."""
-        return costs_of(self.measurements, self.times())
+        table = self.measurements  # a device may replace it meanwhile
+        return costs_of(table, self._times(table))
 
     def choice_costs(self) -> Costs:
         """See `choice_costs_of`."""
-        vendors = {c for c, e in self.variants.items() if self.is_vendors(e)}
-        return choice_costs_of(self.measurements, self.times(), vendors)
+        table, vendors = self.measurements, {c for c, e in self.variants.items() if self.is_vendors(e)}
+        return choice_costs_of(table, self._times(table), vendors)
+
+    def _times(self, table: Measurements) -> Costs:
+        return times_of(table, {c for c in self.variants if self.failed(c)})
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from aot_tune.spec.load_operators import load_operators, operator_folders, templ
 from aot_tune.spec.names import check_identifier
 from aot_tune.support.digests import digest_of_files
 from aot_tune.support.errors import BuildError, Mistakes, SpecError
-from aot_tune.support.installed_paths import PACKAGE, project_files
+from aot_tune.support.installed_paths import PACKAGE, package_code, project_files
 from aot_tune.support.limits import usable_cores
 from aot_tune.support.storage import cache_location, check_folder, write_changed
 from aot_tune.triton.read_declarations import Inspections, read_functions, with_declarations
@@ -430,7 +430,7 @@ def input_files(
 
     They are below the roots of the operators, or records, this package's code, sources of functions, or imported
     modules."""
-    files = {p for p in PACKAGE.rglob("*") if p.suffix in (".py", ".cpp", ".h")}
+    files = set(package_code())
     for root in roots:
         others = {p.name for p in root.iterdir() if (p / "operator.py").is_file() and p.name not in operators}
         for folder, folders, names in os.walk(root):

@@ -63,7 +63,7 @@ class CacheTier:
             sealed = next(_files(self.path / room, depth, record), None) if self._usable else None
             if sealed is None:
                 return False
-            first = json.loads(_quiet_bytes(sealed).partition(b"\n")[0])
+            first = json.loads(_first_line(sealed))
             other = first.get("header", first).get("schema", schema)
         except (OSError, ValueError, AttributeError):  # reported when it is read
             return False
@@ -131,9 +131,9 @@ def _files(folder: Path, depth: int, ending: str) -> Iterator[Path]:
             yield folder / name
 
 
-def _quiet_bytes(path: Path) -> bytes:
+def _first_line(path: Path) -> bytes:
     with os.fdopen(open_quietly(path, os.O_RDONLY), "rb") as file:
-        return file.read()
+        return file.readline()
 
 
 def _words(error: Exception) -> str:

@@ -14,15 +14,13 @@ __all__ = [
     "BINDING",
     "BUNDLED_MODULE",
     "BUNDLED_PREFIX",
-    "HOOKS",
     "PACKAGE",
     "RUNTIME",
-    "STANDARD",
     "cmake_dir",
-    "file_of",
     "include_dir",
     "installed_report",
     "is_installed",
+    "package_code",
     "project_files",
 ]
 
@@ -41,10 +39,11 @@ RUNTIME = PACKAGE / "runtime"
 BINDING = PACKAGE / "link" / "binding"
 """The C++ sources that are part of every Python module."""
 
-HOOKS = ("sitecustomize", "usercustomize", "_distutils_hack", "_virtualenv")
+_HOOKS = ("sitecustomize", "usercustomize", "_distutils_hack", "_virtualenv")
 """Modules that Python imports when it starts."""
-STANDARD = str(Path(functools.__file__).parent) + "/"
+_STANDARD = str(Path(functools.__file__).parent) + "/"
 """Where Python's own modules are."""
+_CODE = (".py", ".j2", ".h", ".hpp", ".cpp", ".cuh")
 _MAIN = ("__main__", "__mp_main__")
 _INSTALLED = frozenset(("site-packages", "dist-packages"))
 
@@ -62,6 +61,11 @@ def _installed(relative: str) -> Path:
         why="this is a source tree, not an installed package",
         fix="install it with `pip install .`",
     )
+
+
+def package_code() -> list[Path]:
+    """The package's files that decide what a build makes: its code, and templates of what it writes."""
+    return [p for p in PACKAGE.rglob("*") if p.suffix in _CODE]
 
 
 def cmake_dir() -> Path:
@@ -125,10 +129,10 @@ def _libraries_in(package: Iterable[str]) -> list[str]:
 def is_installed(name: str) -> bool:
     """Whether a module is Python's, this package's or an installed package's. All others belong to a project."""
     top = name.partition(".")[0]
-    file = file_of(sys.modules.get(top)) or file_of(sys.modules.get(name))
+    file = _file_of(sys.modules.get(top)) or _file_of(sys.modules.get(name))
     if not file:
         return top in sys.stdlib_module_names
-    if file.startswith(STANDARD) or top == "aot_tune":
+    if file.startswith(_STANDARD) or top == "aot_tune":
         return True
     return _holds_packages(str(Path(file).parent), Path(file).stem == "__init__")
 
@@ -140,7 +144,7 @@ def _holds_packages(folder: str, inside: bool) -> bool:
     return not _INSTALLED.isdisjoint(where.parts) or any(where.glob("*.dist-info"))
 
 
-def file_of(module: object) -> str:
+def _file_of(module: object) -> str:
     """The file of a module. Empty if another module made it, such as `torch.ops`, even if it claims a file."""
     name = getattr(module, "__file__", None)
     return name if isinstance(name, str) and Path(name).is_absolute() else ""
@@ -148,6 +152,6 @@ def file_of(module: object) -> str:
 
 def project_files() -> list[str]:
     """Files of the project's modules that this process has imported."""
-    names = [n for n in list(sys.modules) if n not in _MAIN and n.partition(".")[0] not in HOOKS]
-    files = {file_of(sys.modules[n]) for n in names if not is_installed(n)}
+    names = [n for n in list(sys.modules) if n not in _MAIN and n.partition(".")[0] not in _HOOKS]
+    files = {_file_of(sys.modules[n]) for n in names if not is_installed(n)}
     return sorted(f for f in files if f and Path(f).is_file())

@@ -352,7 +352,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     Args:
         candidate: the candidate's id, or `baseline:<name>`.
-        code: what was measured, see `compile.variant.measured_code`; empty for a baseline.
+        code: what was measured, see `compile.toolchain.measured_code`; empty for a baseline.
         device, policy: digests.
         reason: why the status is not ok (signal, place, numbers, last lines of output), or a note when it is ok.
         screen: ns per call of each sample of the screen.

@@ -49,14 +49,12 @@ from aot_tune.plan.preflight import check_measuring, device_families
 from aot_tune.search.budget import Budget
 from aot_tune.support.digests import digest_of_files
 from aot_tune.support.errors import AotTuneError, ToolchainError, WorkerError
-from aot_tune.support.installed_paths import PACKAGE
+from aot_tune.support.installed_paths import PACKAGE, package_code
 from aot_tune.support.run_program import key_environment
 from aot_tune.support.storage import check_loadable, scratch_folder
 
 __all__ = ["DeviceHost", "choosing", "compile_here", "node_facts", "tell_node"]
 
-_CODE = (".py", ".j2", ".h", ".hpp", ".cpp", ".cuh")
-"""Endings of the package's files that decide what is compiled and measured."""
 _CHOOSE = (
     "CXX",
     "NVCC",
@@ -143,7 +141,7 @@ def _chain(backend: str, variables: tuple[tuple[str, str], ...]) -> Toolchain:
 @cache
 def _package_digest() -> str:
     """Digest of the package's code. The operators that are installed with it do not count."""
-    code = {str(p.relative_to(PACKAGE)): p for p in PACKAGE.rglob("*") if p.suffix in _CODE}
+    code = {str(p.relative_to(PACKAGE)): p for p in package_code()}
     return digest_of_files((name, p) for name, p in code.items() if not name.startswith("ops/"))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aot_tune.support.installed_paths import is_installed, project_files
+from aot_tune.support.installed_paths import PACKAGE, is_installed, package_code, project_files
 
 
 @pytest.fixture
@@ -53,3 +53,10 @@ def test_what_an_installer_put_somewhere_is_installed(
     package(folder / where, "aot_tune_test_installed")
     assert own(folder) == []
     assert is_installed("aot_tune_test_installed.below.one")
+
+
+def test_all_code_of_the_package_counts_and_nothing_else_does() -> None:
+    """A build folder that is there is built anew when any of it changes."""
+    others = {p for p in PACKAGE.rglob("*") if p.is_file() and "__pycache__" not in p.parts} - set(package_code())
+    parts = {p.relative_to(PACKAGE).parts for p in others}
+    assert {p for p in parts if p[:2] not in (("cli", "project"), ("report", "page"))} == {("py.typed",)}
