@@ -55,6 +55,9 @@ _SHORT, _LONG = 16, 24
 """Hex digits of a line's digest, and of the digest in a text's name."""
 _LOCK_SECONDS = 60.0
 _APPENDING = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+_BLOCK = 1 << 20
+_REFUSED = ".refused"
+"""A text that others may write to is not read. It is kept under this name, and a new one takes its place."""
 _SPARE_LINES = 256
 """A text is written anew when more than half of its lines are superseded, and these are more than this."""
 _BEGUN = "begun"
@@ -240,7 +243,8 @@ class _Text:
             if not stat.S_ISREG(status.st_mode):
                 return False
             self._add(descriptor, status, data, header)
-        except CacheError:
+        except CacheError:  # its lines are right again once nobody else may write to it
+            self.path.replace(f"{self.path}{_REFUSED}")
             return False
         finally:
             os.close(descriptor)
@@ -249,7 +253,7 @@ class _Text:
     def _add(self, descriptor: int, status: os.stat_result, data: bytes, header: bytes) -> None:
         size = status.st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
-            size = os.pread(descriptor, size, 0).rfind(b"\n") + 1
+            size = _whole(descriptor, size)
             os.ftruncate(descriptor, size)
         data = data if size else header + data
         try:
@@ -264,9 +268,20 @@ class _Text:
 
     def _write_anew(self, header: bytes, temporaries: Path) -> None:
         text = header + b"".join(line.row + b"\n" for line in self.lines.values())
-        replace_file(self.path, text, temporaries)
+        replace_file(self.path, text, temporaries, durable=True)  # it holds all that this machine has measured
         status = self.path.stat()
         self._at, self._end, self._rows, self._damaged = (status.st_dev, status.st_ino), len(text), len(self.lines), 0
+
+
+def _whole(descriptor: int, size: int) -> int:
+    """Where the last whole line of a file of this size ends."""
+    while size:
+        begin = max(size - _BLOCK, 0)
+        at = os.pread(descriptor, size - begin, begin).rfind(b"\n")
+        if at >= 0:
+            return begin + at + 1
+        size = begin
+    return 0
 
 
 class MeasurementStore:

@@ -155,6 +155,15 @@ def test_damage_is_a_miss_and_one_warning_and_replaced(kept, caplog, damage) -> 
     assert store.written == 1
 
 
+def test_what_others_may_write_to_is_refused_but_not_lost(kept) -> None:
+    """As of a cache that was unpacked without its modes."""
+    root, path, found = kept
+    before = path.read_bytes()
+    make_writable(path)
+    shelf(root)[1].put(msgspec.structs.replace(found, candidate="d", code="p"))
+    assert path.with_name(f"{path.name}.refused").read_bytes() == before
+
+
 def test_lines_of_another_text_or_another_version_are_not_taken(kept) -> None:
     root, path, found = kept
     other = MeasurementStore(root).operator("gemm", "con", "dev", "newer")
