@@ -317,17 +317,14 @@ int32_t wrong_attribute(const OperatorInfo& op, const AttributeInfo& attribute, 
 
 int32_t not_legal(const OperatorInfo& op, int32_t code, const char* condition, const char* hint,
                   std::initializer_list<FoundFact> found) noexcept {
-  char text[256] = "";
-  size_t used = 0;
+  char text[256];
+  Text values(text, sizeof text);
+  const char* comma = "";
   for (const FoundFact& one : found) {
-    const char* comma = used > 0 ? ", " : "";
-    const size_t left = sizeof text - used;
-    const int length = one.text != nullptr
-                           ? std::snprintf(text + used, left, "%s%s is %s (%" PRId64 ")", comma, one.name,
-                                           one.text, one.value)
-                           : std::snprintf(text + used, left, "%s%s is %" PRId64, comma, one.name, one.value);
-    if (length > 0) used += static_cast<size_t>(length);
-    if (used >= sizeof text) break;  // cut off
+    values.add("%s%s is ", comma, one.name);
+    values.add(one.text != nullptr ? "%s (%" PRId64 ")" : "%s%" PRId64, one.text != nullptr ? one.text : "",
+               one.value);
+    comma = ", ";
   }
   return fail(code, "%s: not a call that it takes: %s must hold, and %s%s%s", op.name, condition, text,
               hint[0] != '\0' ? "; " : "", hint);

@@ -6,16 +6,15 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "runtime.h"
+#include "names.h"
 
 namespace aot_tune {
 
-std::atomic<int32_t> exclude_state{-1};
+Switch excluding;
 
 namespace {
 
 constexpr const char* kVariable = "AOT_TUNE_EXCLUDE";
-constexpr const char* kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
 
 // Whether a part is a name, with or without an operator's name and a colon before it.
 bool is_pattern(const char* part) noexcept {
@@ -61,8 +60,7 @@ const Patterns& patterns() noexcept {
 
 bool matches(const char* part, const OperatorInfo& op, const VariantInfo& variant) noexcept {
   if (const char* colon = std::strchr(part, ':')) {
-    const auto length = static_cast<size_t>(colon - part);
-    if (std::strlen(op.name) != length || std::strncmp(op.name, part, length) != 0) return false;
+    if (!Part{part, static_cast<size_t>(colon - part)}.is(op.name)) return false;
     part = colon + 1;
   }
   return fnmatch(part, variant.name, 0) == 0 || fnmatch(part, variant.kernel, 0) == 0;
@@ -72,9 +70,7 @@ bool matches(const char* part, const OperatorInfo& op, const VariantInfo& varian
 
 bool read_exclude() noexcept {
   const char* text = patterns().text;
-  const bool any = text != nullptr && *text != '\0';
-  exclude_state.store(any ? 1 : 0, std::memory_order_relaxed);
-  return any;
+  return excluding.set(text != nullptr && *text != '\0');
 }
 
 bool is_excluded(const OperatorInfo& op, const VariantInfo& variant) noexcept {

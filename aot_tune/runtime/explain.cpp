@@ -21,23 +21,18 @@ void Text::add(const char* format, ...) noexcept {
 
 // People do not know the numbers of AMD's levels.
 void explain_device(Text& text, const Backend& backend, int32_t level) noexcept {
-  if (backend.device_type == kDLROCM) {
+  if (backend.device_type == kDLROCM)
     text.add("device: %s %s\n", backend.family, level_name(backend, level).text);
-  } else {
+  else
     text.add("device: %s level %d\n", backend.family, static_cast<int>(level));
-  }
 }
 
 void explain_processors(Text& text, const Backend& backend, int32_t device_id, int32_t tuned) noexcept {
   const int32_t here = tuned > 0 && backend.processors != nullptr ? backend.processors(device_id) : 0;
   if (here <= 0 || here == tuned) return;
-  if (backend.device_type == kDLCPU) {
-    text.add("threads: tuned with %d, this process has %d\n", static_cast<int>(tuned),
-             static_cast<int>(here));
-  } else {
-    text.add("processors: tuned with %d, this device has %d\n", static_cast<int>(tuned),
-             static_cast<int>(here));
-  }
+  const bool cpu = backend.device_type == kDLCPU;
+  text.add("%s: tuned with %d, this %s has %d\n", cpu ? "threads" : "processors", static_cast<int>(tuned),
+           cpu ? "process" : "device", static_cast<int>(here));
 }
 
 void explain_tensors(Text& text, const OperatorInfo& op, const DLTensor* const* given,

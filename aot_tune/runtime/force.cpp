@@ -1,23 +1,19 @@
 // AOT_TUNE_FORCE: names of variants or kernels, separated by commas, each alone or as `operator:name`.
-#include <cstdlib>
 #include <cstring>
 
 #include "names.h"
 
 namespace aot_tune {
 
-std::atomic<int32_t> force_state{-1};
+Switch forcing;
 
 namespace {
 
 constexpr const char* kVariable = "AOT_TUNE_FORCE";
 
 const char* forced_names() noexcept {
-  static const char* const names = [] {
-    const char* text = std::getenv(kVariable);
-    return text != nullptr ? strdup(text) : nullptr;  // read once, because a later setenv may free the text
-  }();
-  return names != nullptr ? names : "";
+  static const char* const names = copy_variable(kVariable);
+  return names;
 }
 
 // Takes the first name from the text, with what is before its colon. False if there is none.
@@ -33,8 +29,6 @@ bool take(const char** text, Part* scope, Part* name) noexcept {
   *text = end;
   return true;
 }
-
-constexpr const char* kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
 
 bool is_word(const Part& part) noexcept {
   return part.length > 0 && std::strspn(part.text, kLetters) >= part.length;
@@ -57,10 +51,6 @@ bool find_bad(Part* bad) noexcept {
   }
 }
 
-bool is_named(const Part& name, const VariantInfo& variant) noexcept {
-  return name.is(variant.name) || name.is(variant.kernel);
-}
-
 // A bad name is an error. So is a name for this operator that it does not have. Other names may belong to
 // other operators.
 int32_t check_names(const OperatorInfo& op, const VariantInfo* variants, int32_t count) noexcept {
@@ -77,7 +67,7 @@ int32_t check_names(const OperatorInfo& op, const VariantInfo* variants, int32_t
   while (take(&text, &scope, &name)) {
     if (!scope.is(op.name)) continue;
     bool known = false;
-    for (int32_t i = 0; i < count; ++i) known |= is_named(name, variants[i]);
+    for (int32_t i = 0; i < count; ++i) known |= name.names(variants[i]);
     if (known) continue;
     return fail(AOT_TUNE_ERROR_ENVIRONMENT,
                 "%s: %s names '%.*s', which is no variant and no kernel of it here; the manifest lists them",
@@ -90,9 +80,7 @@ int32_t check_names(const OperatorInfo& op, const VariantInfo* variants, int32_t
 
 bool read_force() noexcept {
   // this path checks all of them
-  const bool forced = *forced_names() != '\0' || bad_exclude() || bad_override() || bad_warn();
-  force_state.store(forced ? 1 : 0, std::memory_order_relaxed);
-  return forced;
+  return forcing.set(*forced_names() != '\0' || bad_exclude() || bad_override() || bad_warn());
 }
 
 int32_t next_forced(const OperatorInfo& op, const VariantInfo* variants, int32_t count,
@@ -108,7 +96,7 @@ int32_t next_forced(const OperatorInfo& op, const VariantInfo* variants, int32_t
     const char* text = forced_names();
     Part scope, name;
     while (take(&text, &scope, &name)) {
-      if ((scope.length == 0 || scope.is(op.name)) && is_named(name, variants[i])) return i;
+      if ((scope.length == 0 || scope.is(op.name)) && name.names(variants[i])) return i;
     }
   }
   return -1;

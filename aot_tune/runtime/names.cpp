@@ -1,9 +1,17 @@
-// How near two names are.
+// Names in variables, and how near two names are.
 #include "names.h"
 
+#include <cstdlib>
 #include <cstring>
 
 namespace aot_tune {
+
+const char* copy_variable(const char* name) noexcept {
+  const char* const text = std::getenv(name);
+  const char* const copy = text != nullptr ? strdup(text) : nullptr;
+  return copy != nullptr ? copy : "";
+}
+
 namespace {
 
 constexpr int kMostListed = 12;

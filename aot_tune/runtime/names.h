@@ -6,11 +6,16 @@
 
 namespace aot_tune {
 
+// What names are made of.
+constexpr const char* kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+
 // A part of a longer text.
 struct Part {
   const char* text;
   size_t length;
   bool is(const char* name) const noexcept;
+  // Whether it is the name of a variant, or of its kernel.
+  bool names(const VariantInfo& variant) const noexcept { return is(variant.name) || is(variant.kernel); }
 };
 
 // The names that could have been meant.

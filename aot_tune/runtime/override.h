@@ -14,21 +14,16 @@ struct Rule {
   Part text;          // without its comment
   Part name;          // of a variant or kernel
   int32_t line;
-  bool names(const VariantInfo& variant) const noexcept;
+  bool names(const VariantInfo& variant) const noexcept { return name.names(variant); }
 };
 
 // Reads a rule from a line. False if it is bad. Then `why` says why. A rule for another library, and a line
 // without a rule, leave `rule->info` null.
 bool read_rule(const char* text, size_t length, Rule* rule, Text* why) noexcept;
 
-// -1 before the variable was read, 0 without it or when the file is bad, 1 with it
-extern std::atomic<int32_t> override_state;
+extern Switch overriding;  // it is off if the file is bad
 bool read_override() noexcept;
-
-inline bool is_overridden() noexcept {
-  const int32_t state = override_state.load(std::memory_order_relaxed);
-  return state < 0 ? read_override() : state != 0;
-}
+inline bool is_overridden() noexcept { return overriding.is_on(read_override); }
 
 // The first rule that a call meets and that names a variant for the call's device goes into `rule`. Returns
 // how many variants it names, and fills in their indices. 0 if there is no such rule.

@@ -2,6 +2,8 @@
 #ifndef AOT_TUNE_RUNTIME_RUNTIME_H_
 #define AOT_TUNE_RUNTIME_RUNTIME_H_
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +11,6 @@
 
 #include "aot_tune/base.h"
 #include "arithmetic.h"
-#include "workspace.h"
 
 namespace aot_tune {
 
@@ -169,6 +170,20 @@ int64_t stride_class(const DLTensor& tensor) noexcept;
 
 // ---- Backends
 
+// The workspace of a call until its kernels are launched. The calls on a stream share memory, which is locked
+// for that time. Otherwise, between two kernels of one call, another thread's could overwrite what the first
+// left for the second.
+struct Workspace {
+  void* memory = nullptr;
+  pthread_mutex_t* lock = nullptr;  // held if there is one
+  Workspace() = default;
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+  ~Workspace() {
+    if (lock != nullptr) pthread_mutex_unlock(lock);
+  }
+};
+
 // What a backend changed in the thread for the duration of a call.
 struct Scope {
   void* previous;  // context of the thread, or the number of its device
@@ -283,19 +298,34 @@ using Preload = int32_t (*)(const Backend& backend, int32_t level, int32_t devic
 int32_t preload_all(const Backend* const* backends, int32_t count, const DLDevice& device,
                     const Preload* operators, int32_t operator_count) noexcept;
 
-// ---- A variant named by AOT_TUNE_FORCE
+// ---- Variables of the environment
 
-// -1 before the variable was read, 0 without it, 1 with it or when one of the others is bad
-extern std::atomic<int32_t> force_state;
+// What a variable asks for. It is read at the first question, by a function that sets the switch.
+class Switch {
+ public:
+  bool is_on(bool (*read)() noexcept) noexcept {
+    const int32_t state = state_.load(std::memory_order_relaxed);
+    return state < 0 ? read() : state != 0;
+  }
+  bool set(bool on) noexcept {
+    state_.store(on ? 1 : 0, std::memory_order_relaxed);
+    return on;
+  }
+
+ private:
+  std::atomic<int32_t> state_{-1};
+};
+
+// A variable's text, or empty. It is copied, because a later setenv may free it.
+const char* copy_variable(const char* name) noexcept;
+
+// AOT_TUNE_FORCE: the variant that is taken. It is also on if one of the other variables is bad.
+extern Switch forcing;
 bool read_force() noexcept;
-
-inline bool is_forced() noexcept {
-  const int32_t state = force_state.load(std::memory_order_relaxed);
-  return state < 0 ? read_force() : state != 0;
-}
+inline bool is_forced() noexcept { return forcing.is_on(read_force); }
 
 // AOT_TUNE_EXCLUDE: variants and kernels that are never chosen, unless AOT_TUNE_FORCE names them.
-extern std::atomic<int32_t> exclude_state;  // -1 before the variable was read, 0 without it, 1 with it
+extern Switch excluding;
 bool read_exclude() noexcept;
 bool is_excluded(const OperatorInfo& op, const VariantInfo& variant) noexcept;
 
@@ -309,9 +339,8 @@ int32_t check_warn(const OperatorInfo& op) noexcept;
 
 template <typename Trace>
 bool allowed(const OperatorInfo& op, const VariantInfo& variant, Trace& trace) noexcept {
-  const int32_t state = exclude_state.load(std::memory_order_relaxed);
-  if (state == 0 || (state < 0 && !read_exclude())) return true;
-  return trace.guard(!is_excluded(op, variant), variant, "AOT_TUNE_EXCLUDE names it");
+  return !excluding.is_on(read_exclude) ||
+         trace.guard(!is_excluded(op, variant), variant, "AOT_TUNE_EXCLUDE names it");
 }
 
 // An argument of the generated guards. It keeps the first guard that fails.

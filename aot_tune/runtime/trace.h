@@ -14,14 +14,9 @@ constexpr size_t trace_words(size_t facts, const TensorInfo (&tensors)[Tensors])
   return facts;
 }
 
-// -1 before the variable was read, 0 without it or when the file cannot be written any more, 1 with it
-extern std::atomic<int32_t> trace_state;
+extern Switch tracing;  // it is off once the file cannot be written any more
 bool read_trace() noexcept;
-
-inline bool is_traced() noexcept {
-  const int32_t state = trace_state.load(std::memory_order_relaxed);
-  return state < 0 ? read_trace() : state != 0;
-}
+inline bool is_traced() noexcept { return tracing.is_on(read_trace); }
 
 inline bool is_capturing(const Backend& backend, const aot_tune_exec* exec) noexcept {
   return backend.capturing != nullptr && backend.capturing(exec != nullptr ? exec->stream : nullptr);

@@ -4,12 +4,11 @@
 
 #include <cinttypes>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 namespace aot_tune {
 
-std::atomic<int32_t> warn_state{-1};
+Switch warning;
 
 namespace {
 
@@ -20,13 +19,9 @@ constexpr const char* kRemedy =
     "workload.jsonl`, "
     "and build with AOT_TUNE_WORKLOAD=+workload.jsonl";
 
-// Read once, because a later setenv may free the text.
 const char* given() noexcept {
-  static const char* const text = [] {
-    const char* value = std::getenv(kVariable);
-    return value != nullptr ? strdup(value) : nullptr;
-  }();
-  return text != nullptr ? text : "";
+  static const char* const text = copy_variable(kVariable);
+  return text;
 }
 
 bool is_kind(const FactsInfo& info, const Span* spans, const int64_t* facts) noexcept {
@@ -93,11 +88,7 @@ int32_t check_warn(const OperatorInfo& op) noexcept {
               given(), kUnseen);
 }
 
-bool read_warn() noexcept {
-  const bool wanted = std::strcmp(given(), kUnseen) == 0;
-  warn_state.store(wanted ? 1 : 0, std::memory_order_relaxed);
-  return wanted;
-}
+bool read_warn() noexcept { return warning.set(std::strcmp(given(), kUnseen) == 0); }
 
 void warn_of_unseen(const FactsInfo& info, const int64_t* facts, const Backend& backend, const Seen* seen,
                     std::atomic<bool>* told) noexcept {

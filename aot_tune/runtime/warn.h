@@ -14,14 +14,9 @@ struct Seen {
   bool surveyed;  // otherwise measured
 };
 
-// -1 before the variable was read, 0 without it or when it is bad, 1 with `unseen`
-extern std::atomic<int32_t> warn_state;
+extern Switch warning;  // it is off if the variable is bad
 bool read_warn() noexcept;
-
-inline bool warns_of_unseen() noexcept {
-  const int32_t state = warn_state.load(std::memory_order_relaxed);
-  return state < 0 ? read_warn() : state != 0;
-}
+inline bool warns_of_unseen() noexcept { return warning.is_on(read_warn); }
 
 // Reports a call unless it is within what was `seen`, or an earlier call of the operator was reported. `seen`
 // is null if the device has no table.
