@@ -288,9 +288,6 @@ PyObject* operator_names();
 // Raises the exception that fits a status, with the library's message, followed by `more`. Returns NULL.
 __attribute__((cold)) PyObject* raise_status(State* state, int32_t status, PyObject* more = nullptr);
 
-// Whether the loaded library is the one that the module was built with. False with ImportError set.
-bool check_library();
-
 // The module from its generated methods (one per operator, name and signature) and doc.
 PyObject* make_module(const char* doc, PyMethodDef* operators);
 

@@ -9,24 +9,6 @@
 
 namespace aot_tune::python {
 
-// The tensors of the positional arguments, in order.
-struct Positions {
-  int count = 0;
-  int8_t tensors[kMaxTensors] = {};
-};
-
-// First the inputs that must be passed, then the optional ones.
-constexpr Positions positions_of(const Operator& op) {
-  Positions found;
-  for (int pass = 0; pass < 2; ++pass) {
-    for (int i = 0; i < op.tensor_count; ++i) {
-      if (!op.tensors[i].output && op.tensors[i].optional == (pass == 1))
-        found.tensors[found.count++] = static_cast<int8_t>(i);
-    }
-  }
-  return found;
-}
-
 constexpr bool needs_scalars(const Operator& op) {
   bool needs = false;
   for (int i = 0; i < op.scalar_count; ++i) needs |= op.scalars[i].required;

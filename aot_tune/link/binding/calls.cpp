@@ -1,8 +1,6 @@
 // Calls of operators from Python: arguments, outputs, results.
 #include "calls.h"
 
-#include <initializer_list>
-
 namespace aot_tune::python {
 namespace {
 
@@ -73,20 +71,14 @@ void unknown_argument(State* state, int index, const Names& names, PyObject* key
   }
 }
 
-// The positional parameters are the inputs: first those that must be passed, then the optional ones.
 bool parse_positional(State* state, int index, PyObject* const* arguments, Py_ssize_t count, Parsed* out) {
   const Operator& op = kLibrary.operators[index];
-  Py_ssize_t position = 0;
-  for (const bool optional : {false, true}) {
-    for (int i = 0; i < op.tensor_count && position < count; ++i) {
-      if (op.tensors[i].output || op.tensors[i].optional != optional) continue;
-      out->tensors[i] = arguments[position++];
-    }
-  }
-  if (position == count) return true;
+  const Positions positions = positions_of(op);
+  for (int i = 0; i < positions.count && i < count; ++i) out->tensors[positions.tensors[i]] = arguments[i];
+  if (count <= positions.count) return true;
   PyErr_Format(state->type_error,
-               "%s() takes at most %zd positional arguments, %zd were given; it is called as %s%s", op.name,
-               position, count, op.name, signature_of(index));
+               "%s() takes at most %d positional arguments, %zd were given; it is called as %s%s", op.name,
+               positions.count, count, op.name, signature_of(index));
   return false;
 }
 

@@ -126,6 +126,24 @@ inline void clear(const Operator& op, Parsed* out) {
   out->stream = out->workspace = out->device = nullptr;
 }
 
+// The tensors of the positional arguments, in order.
+struct Positions {
+  int count = 0;
+  int8_t tensors[kMaxTensors] = {};
+};
+
+// First the inputs that must be passed, then the optional ones.
+constexpr Positions positions_of(const Operator& op) {
+  Positions found;
+  for (int pass = 0; pass < 2; ++pass) {
+    for (int i = 0; i < op.tensor_count; ++i) {
+      if (!op.tensors[i].output && op.tensors[i].optional == (pass == 1))
+        found.tensors[found.count++] = static_cast<int8_t>(i);
+    }
+  }
+  return found;
+}
+
 // Both: false with an exception set.
 bool parse(State* state, int index, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords,
            Parsed* out);

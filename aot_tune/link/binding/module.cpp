@@ -1,6 +1,15 @@
 // The extension module: its state, exceptions and functions.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdio>
 #include <cstring>
 #include <initializer_list>
+#include <iterator>
 
 #include "calls.h"
 
@@ -23,39 +32,91 @@ constexpr const char* kWords[kWordCount] = {"__dlpack_c_exchange_api__",
                                             "__cuda_stream__",
                                             "_current_level"};
 
+// ---- The library: the one that was built with the module, or none
+
+bool is_same_file(const struct stat& one, const char* path) {
+  struct stat other;
+  return stat(path, &other) == 0 && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
+// Whether a file holds a text.
+bool holds(const char* path, const struct stat& about, const char* text) {
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  const auto size = static_cast<size_t>(about.st_size);
+  void* bytes = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
+  close(file);
+  if (bytes == MAP_FAILED) return false;
+  const bool found = memmem(bytes, size, text, std::strlen(text)) != nullptr;
+  munmap(bytes, size);
+  return found;
+}
+
+// Whether the loaded library is the one that the module was built with. False with ImportError set.
+bool check_library() {
+  const char* manifest = kLibrary.manifest();
+  Dl_info ours, loaded;
+  if (dladdr(&kLibrary, &ours) == 0 || dladdr(manifest, &loaded) == 0) return true;
+  const char* slash = std::strrchr(ours.dli_fname, '/');
+  const int folder = slash != nullptr ? static_cast<int>(slash - ours.dli_fname) + 1 : 0;
+  slash = std::strrchr(loaded.dli_fname, '/');
+  const char* name = slash != nullptr ? slash + 1 : loaded.dli_fname;
+  for (const char* below : {"", "lib/"}) {  // the module looks for it here
+    char path[PATH_MAX];
+    const int length = std::snprintf(path, sizeof path, "%.*s%s%s", folder, ours.dli_fname, below, name);
+    struct stat about;
+    if (length >= static_cast<int>(sizeof path) || stat(path, &about) != 0) continue;
+    if (is_same_file(about, loaded.dli_fname) || holds(path, about, manifest)) return true;
+    PyErr_Format(
+        PyExc_ImportError,
+        "%s needs %s, but this process has loaded another library of that name: %s; a process has one of "
+        "each name: give one of them another OUTPUT_NAME in aot_tune_add_library, take the other's folder "
+        "off LD_LIBRARY_PATH, or import the two in processes of their own",
+        ours.dli_fname, path, loaded.dli_fname);
+    return false;
+  }
+  return true;  // it was moved, for example by a tool that repairs wheels
+}
+
+// ---- What the module holds
+
+// Calls `visit` for each name of an operator, in the order of its tables, and then for all choices.
+template <typename Visit>
+void each_name(const Operator& op, Visit visit) {
+  for (int i = 0; i < op.tensor_count; ++i) visit(op.tensors[i].name);
+  for (int i = 0; i < op.scalar_count; ++i) visit(op.scalars[i].name);
+  for (int i = 0; i < op.attribute_count; ++i) visit(op.attributes[i].name);
+  for (int i = 0; i < op.dim_count; ++i) visit(op.dims[i]);
+  for (int i = 0; i < op.variable_count; ++i) visit(op.variables[i].name);
+  for (int i = 0; i < op.attribute_count; ++i) {
+    for (int32_t k = 0; k < op.attributes[i].count; ++k) visit(op.attributes[i].choices[k]);
+  }
+  for (int i = 0; i < op.variable_count; ++i) {
+    for (int32_t k = 0; k < op.variables[i].count; ++k) visit(op.variables[i].choices[k].name);
+  }
+}
+
+template <typename Type>
+bool make_array(int count, Type** made) {
+  *made = static_cast<Type*>(PyMem_Calloc(static_cast<size_t>(count), sizeof(Type)));
+  return *made != nullptr;
+}
+
 bool make_names(State* state) {
   int total = 0;
   for (int i = 0; i < kLibrary.operator_count; ++i) {
-    const Operator& op = kLibrary.operators[i];
-    total += op.tensor_count + op.scalar_count + op.attribute_count + op.dim_count + op.variable_count;
-    for (int k = 0; k < op.attribute_count; ++k) total += op.attributes[k].count;
-    for (int k = 0; k < op.variable_count; ++k) total += op.variables[k].count;
+    each_name(kLibrary.operators[i], [&](const char*) { ++total; });
   }
-  state->names = static_cast<PyObject**>(PyMem_Calloc(static_cast<size_t>(total), sizeof(PyObject*)));
-  state->first_name =
-      static_cast<int*>(PyMem_Calloc(static_cast<size_t>(kLibrary.operator_count), sizeof(int)));
-  state->keywords =
-      static_cast<Keywords*>(PyMem_Calloc(static_cast<size_t>(kLibrary.operator_count), sizeof(Keywords)));
-  if (state->names == nullptr || state->first_name == nullptr || state->keywords == nullptr) return false;
-  const auto add = [state](const char* name) {
-    state->names[state->name_count] = PyUnicode_InternFromString(name);
-    return state->names[state->name_count++] != nullptr;
-  };
+  if (!make_array(total, &state->names) || !make_array(kLibrary.operator_count, &state->first_name) ||
+      !make_array(kLibrary.operator_count, &state->keywords))
+    return false;
   bool made = true;
   for (int i = 0; i < kLibrary.operator_count; ++i) {
-    const Operator& op = kLibrary.operators[i];
     state->first_name[i] = state->name_count;
-    for (int k = 0; k < op.tensor_count; ++k) made &= add(op.tensors[k].name);
-    for (int k = 0; k < op.scalar_count; ++k) made &= add(op.scalars[k].name);
-    for (int k = 0; k < op.attribute_count; ++k) made &= add(op.attributes[k].name);
-    for (int k = 0; k < op.dim_count; ++k) made &= add(op.dims[k]);
-    for (int k = 0; k < op.variable_count; ++k) made &= add(op.variables[k].name);
-    for (int k = 0; k < op.attribute_count; ++k) {
-      for (int32_t c = 0; c < op.attributes[k].count; ++c) made &= add(op.attributes[k].choices[c]);
-    }
-    for (int k = 0; k < op.variable_count; ++k) {
-      for (int32_t c = 0; c < op.variables[k].count; ++c) made &= add(op.variables[k].choices[c].name);
-    }
+    each_name(kLibrary.operators[i], [&](const char* name) {
+      PyObject* const interned = state->names[state->name_count++] = PyUnicode_InternFromString(name);
+      made &= interned != nullptr;
+    });
   }
   return made;
 }
@@ -172,7 +233,34 @@ PyCFunction as_method(Function* function) {
 constexpr int kFast = METH_FASTCALL | METH_KEYWORDS;
 constexpr int kMaxMethods = 256;
 
-PyMethodDef methods[kMaxMethods + 8];
+// What every module has.
+const PyMethodDef kCommon[] = {
+    {"is_tuned", as_method(is_tuned), kFast,
+     "is_tuned(operator, /, *tensors, **tensors_or_dims)\n--\n\nWhether exactly this problem was measured "
+     "for the target that a call gets here: is_tuned('gemm', a, b) or is_tuned('gemm', M=1, N=2, K=3)."},
+    {"explain", as_method(explain), kFast,
+     "explain(operator, /, *tensors, **tensors_or_dims)\n--\n\nA dict on the variant that a call gets here "
+     "and why; arguments as of is_tuned, optional tensors of a stated problem as name=True, its dtypes as "
+     "T='bf16', its device as device='cuda:0'; workspace is a tensor or a number of bytes. With "
+     "AOT_TUNE_OVERRIDE=FILE, 'override' is the rule that the call meets; 'threads' or 'processors' is there "
+     "where it was tuned with more or fewer."},
+    {"manifest", manifest, METH_NOARGS,
+     "manifest()\n--\n\nWhat the library holds: operators, variants with the digests of their objects, "
+     "decision tables, tools."},
+    {"preload", preload, METH_O,
+     "preload($module, device, /)\n--\n\nLoads what the library has for a device ('cuda:0', 0, a "
+     "torch.device), so that no later call does."},
+    {"signatures", signatures, METH_NOARGS,
+     "signatures($module)\n--\n\nWhat each operator takes and returns, for bindings of frameworks: a dict of "
+     "its tensors with their shapes and dtypes, dims, scalars and attributes."},
+    {"set_num_threads", set_num_threads, METH_O,
+     "set_num_threads($module, threads, /)\n--\n\nThreads that calls on a CPU get from now on, in all "
+     "threads of the process; 0: OpenMP's number of the thread that calls, as at the beginning."},
+    {"get_num_threads", get_num_threads, METH_NOARGS,
+     "get_num_threads($module)\n--\n\nThreads that a call of this thread on a CPU gets."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyMethodDef methods[kMaxMethods + std::size(kCommon)];
 PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void*>(execute)}, {0, nullptr}};
 PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, nullptr, nullptr, sizeof(State), methods, slots, traverse, clear, destroy};
@@ -211,42 +299,13 @@ PyObject* operator_names() {
 }
 
 PyObject* make_module(const char* doc, PyMethodDef* operators) {
-  const int count = kLibrary.operator_count;
+  int count = kLibrary.operator_count;
   if (count > kMaxMethods) {
     PyErr_SetString(PyExc_ImportError, "the library has too many operators");
     return nullptr;
   }
   for (int i = 0; i < count; ++i) methods[i] = operators[i];
-  methods[count] = {
-      "is_tuned", as_method(is_tuned), kFast,
-      "is_tuned(operator, /, *tensors, **tensors_or_dims)\n--\n\nWhether exactly this problem was measured "
-      "for the target that a call gets here: is_tuned('gemm', a, b) or is_tuned('gemm', M=1, N=2, K=3)."};
-  methods[count + 1] = {
-      "explain", as_method(explain), kFast,
-      "explain(operator, /, *tensors, **tensors_or_dims)\n--\n\nA dict on the variant that a call gets "
-      "here and why; arguments as of is_tuned, optional tensors of a stated problem as name=True, its dtypes "
-      "as T='bf16', its device as device='cuda:0'; workspace is a "
-      "tensor or a number of bytes. With AOT_TUNE_OVERRIDE=FILE, 'override' is the rule that the call meets; "
-      "'threads' or 'processors' is there where it was tuned with more or fewer."};
-  methods[count + 2] = {
-      "manifest", manifest, METH_NOARGS,
-      "manifest()\n--\n\nWhat the library holds: operators, variants with the digests of their "
-      "objects, decision tables, tools."};
-  methods[count + 3] = {
-      "preload", preload, METH_O,
-      "preload($module, device, /)\n--\n\nLoads what the library has for a device ('cuda:0', 0, a "
-      "torch.device), so that no later call does."};
-  methods[count + 4] = {"signatures", signatures, METH_NOARGS,
-                        "signatures($module)\n--\n\nWhat each operator takes and returns, for bindings of "
-                        "frameworks: a dict of its tensors "
-                        "with their shapes and dtypes, dims, scalars and attributes."};
-  methods[count + 5] = {"set_num_threads", set_num_threads, METH_O,
-                        "set_num_threads($module, threads, /)\n--\n\nThreads that calls on a CPU get from "
-                        "now on, in all threads "
-                        "of the process; 0: OpenMP's number of the thread that calls, as at the beginning."};
-  methods[count + 6] = {"get_num_threads", get_num_threads, METH_NOARGS,
-                        "get_num_threads($module)\n--\n\nThreads that a call of this thread on a CPU gets."};
-  methods[count + 7] = {nullptr, nullptr, 0, nullptr};
+  for (const PyMethodDef& method : kCommon) methods[count++] = method;
   definition.m_name = kLibrary.name;
   definition.m_doc = doc;
   return PyModuleDef_Init(&definition);
