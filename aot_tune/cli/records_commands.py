@@ -37,7 +37,7 @@ from aot_tune.database.format import encode
 from aot_tune.database.lines import OLDEST_KNOWN
 from aot_tune.database.merge import join, join_from, other_toolchains
 from aot_tune.plan.compile_settings import CompileSettings
-from aot_tune.plan.workload_files import read_workload
+from aot_tune.plan.stated_workloads import read_workload
 from aot_tune.render import Candidate, Renderer
 from aot_tune.report.format_records import format_change, format_record, format_tree
 from aot_tune.report.report_text import counted

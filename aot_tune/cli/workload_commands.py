@@ -16,7 +16,7 @@ from aot_tune.spec.load_operators import load_operators, template_paths
 from aot_tune.support.errors import Mistakes, OptionError, SpecError, did_you_mean
 from aot_tune.support.installed_paths import BUNDLED_MODULE
 from aot_tune.workloads.mapped_calls import MappedCalls
-from aot_tune.workloads.workload_records import (
+from aot_tune.workloads.workload_lines import (
     CountedProblem,
     add_up,
     call_tables,

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from filelock import FileLock, Timeout
 
-from aot_tune.compile.cache_entries import (
+from aot_tune.compile.cache_entry import (
     OBJECT,
     RECORD,
     SCHEMA,

@@ -34,8 +34,8 @@ from aot_tune.plan.preflight import (
     idle_kernels,
     unchecked,
 )
+from aot_tune.plan.stated_workloads import WorkloadPlan, read_workload
 from aot_tune.plan.wanted_targets import apart, check_instructions, eight_bit_baselines, generic_dtypes, in_order
-from aot_tune.plan.workload_files import WorkloadPlan, read_workload
 from aot_tune.render import Candidate, Renderer, candidate_for, candidates_for, generic_candidates, resolved
 from aot_tune.spec import ConfigValue, Kernel, Operator, Problem, Target
 from aot_tune.spec.load_operators import load_operators, operator_folders, template_paths

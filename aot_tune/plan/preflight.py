@@ -12,7 +12,7 @@ from aot_tune.bench.protocol.measurement_records import Device, Policy
 from aot_tune.compile import families_of, native_targets, toolchain_for, toolchains
 from aot_tune.compile.visible_gpus import check_ready, visible_devices
 from aot_tune.database import OperatorDatabase, is_of
-from aot_tune.plan.workload_files import is_served
+from aot_tune.plan.stated_workloads import is_served
 from aot_tune.spec import Operator, Target
 from aot_tune.spec.kernel import guard_sets, may_serve
 from aot_tune.support.errors import BuildError, Mistakes, OptionError, ToolchainError, did_you_mean, tell_all

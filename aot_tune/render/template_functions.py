@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, ClassVar
 
-from aot_tune.expr.cpp_statements import Dialect, Elements, cpp_statements
+from aot_tune.expr.cpp_formulas import Dialect, Elements, cpp_statements
 from aot_tune.expr.formulas import Program
 from aot_tune.render.environment import Hooks
 from aot_tune.spec import Activate, AddTensor, Compute, Expr, Operator, Scalar, Tensor

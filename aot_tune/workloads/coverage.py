@@ -18,7 +18,7 @@ from aot_tune.spec import Operator, Problem
 from aot_tune.spec.workload import problem_named
 from aot_tune.support.errors import BuildError, ManifestError, OptionError, SpecError, did_you_mean, tell_all
 from aot_tune.support.installed_paths import installed_report
-from aot_tune.workloads.workload_records import CountedProblem, TraceHeader, known_problems, stranger
+from aot_tune.workloads.workload_lines import CountedProblem, TraceHeader, known_problems, stranger
 
 __all__ = ["BuiltLibrary", "coverage_on", "coverage_table", "find_library", "of_library", "read_library"]
 

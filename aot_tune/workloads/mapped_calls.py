@@ -14,7 +14,7 @@ from aot_tune.spec import Operator, Problem, problem
 from aot_tune.spec.calls import check_call, is_empty
 from aot_tune.spec.workload import normal_problem
 from aot_tune.support.errors import SpecError
-from aot_tune.workloads.workload_records import CountedProblem
+from aot_tune.workloads.workload_lines import CountedProblem
 
 __all__ = ["UNKNOWN", "AtenCall", "AtenTensor", "MappedCalls", "Unmapped", "aten_problem", "gated_problem"]
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from aot_tune.compile import Object, ObjectCache, target_by_name, toolchain_for
-from aot_tune.compile.cache_entries import SCHEMA, read_entry
+from aot_tune.compile.cache_entry import SCHEMA, read_entry
 from aot_tune.support.errors import CacheError
 from aot_tune.support.storage import CorruptError, OtherSchemaError
 

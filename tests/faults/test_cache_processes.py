@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aot_tune.compile.cache_entries import read_entry
+from aot_tune.compile.cache_entry import read_entry
 from aot_tune.support.storage import CorruptError
 
 KILLS = 4  # of the 200 that the design asks for: each costs a start of Python; AOT_TUNE_TEST_KILLS sets more

@@ -21,7 +21,7 @@ from aot_tune.bench.host.findings import Findings
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.bench.protocol.messages import Checked
 from aot_tune.compile import Toolchain, Variant, families_of, native_targets, target_by_name, toolchain_for
-from aot_tune.compile.cache_entries import OBJECT, file_digest
+from aot_tune.compile.cache_entry import OBJECT, file_digest
 from aot_tune.compile.diagnostics import SOURCES
 from aot_tune.pipeline.cluster.cluster_messages import (
     Begin,

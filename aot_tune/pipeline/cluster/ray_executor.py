@@ -15,7 +15,7 @@ from aot_tune.bench.host.findings import Findings
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, Policy, Prepared
 from aot_tune.bench.protocol.messages import Checked
 from aot_tune.compile import Jobs, Object, Toolchain, Variant, native_targets, target_by_name
-from aot_tune.compile.cache_entries import file_digest
+from aot_tune.compile.cache_entry import file_digest
 from aot_tune.pipeline.cluster.cluster_messages import (
     Begin,
     BenchAnswer,

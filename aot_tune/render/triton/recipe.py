@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from aot_tune.expr.formulas import FLOAT, NAMES, OPS, Instruction, Program, expanded
-from aot_tune.expr.triton_statements import NATIVE, Operand, triton_statements
+from aot_tune.expr.triton_formulas import NATIVE, Operand, triton_statements
 from aot_tune.spec import Expr, Operator
 from aot_tune.spec.fragment_programs import program_of
 from aot_tune.support.errors import RenderError

@@ -10,7 +10,7 @@ import pytest
 
 from aot_tune.cli.main import main
 from aot_tune.report.report_records import Report
-from aot_tune.workloads.workload_records import decode_workload
+from aot_tune.workloads.workload_lines import decode_workload
 
 TRACE = b"""{"trace": {"format": 1, "library": "ops", "prefix": "aot_tune", "build": "", "pid": 7, "begun": 1.5}}
 {"operator": "gemm", "dims": {"M": 16, "N": 64, "K": 32}, "strides": {"b": [1, 32]}, "calls": 6, "captured": 3}

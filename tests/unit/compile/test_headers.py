@@ -10,7 +10,7 @@ import pytest
 from nvcc_sources import MISSING
 
 from aot_tune.compile import Object, ObjectCache, Toolchain, target_by_name, toolchain_for
-from aot_tune.compile.cache_entries import file_digest
+from aot_tune.compile.cache_entry import file_digest
 from aot_tune.compile.headers import headers_tested, search_folders
 from aot_tune.compile.nvcc import NvccToolchain
 from aot_tune.render import Rendered

@@ -9,7 +9,7 @@ import pytest
 from bundled import OPERATORS
 from places import ROOT
 
-from aot_tune.plan.workload_files import ReadWorkload, read_workload
+from aot_tune.plan.stated_workloads import ReadWorkload, read_workload
 from aot_tune.support.errors import Mistakes, SpecError
 
 TEXT = (ROOT / "docs" / "workload-files.md").read_text()

@@ -11,7 +11,7 @@ import pytest
 
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.compile import ObjectCache, target_by_name, toolchain_for
-from aot_tune.compile.cache_entries import file_digest
+from aot_tune.compile.cache_entry import file_digest
 from aot_tune.database import MeasurementStore
 from aot_tune.spec import problem
 from aot_tune.support.cache_tiers import CacheTier, open_tiers

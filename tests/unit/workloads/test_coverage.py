@@ -13,7 +13,7 @@ from aot_tune.spec import problem
 from aot_tune.spec.workload import problem_named
 from aot_tune.support.errors import AotTuneError, BuildError, ManifestError, SpecError
 from aot_tune.workloads.coverage import BuiltLibrary, coverage_on, coverage_table, of_library, read_library
-from aot_tune.workloads.workload_records import CountedProblem, decode_workload
+from aot_tune.workloads.workload_lines import CountedProblem, decode_workload
 
 CPU, CUDA = "cpu-x86-64-v3", "cuda-sm_90a"
 TUNED = {

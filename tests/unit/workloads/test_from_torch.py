@@ -13,7 +13,7 @@ from bundled import OPERATORS
 from aot_tune.support.errors import SpecError
 from aot_tune.workloads.from_torch import map_torch
 from aot_tune.workloads.mapped_calls import MappedCalls
-from aot_tune.workloads.workload_records import add_up
+from aot_tune.workloads.workload_lines import add_up
 
 F = torch.nn.functional
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from aot_tune.spec import Problem, problem
 from aot_tune.spec.workload import normal_problem
 from aot_tune.support.errors import SpecError
-from aot_tune.workloads.workload_records import CountedProblem, add_up, decode_workload, encode_workload, known_problems
+from aot_tune.workloads.workload_lines import CountedProblem, add_up, decode_workload, encode_workload, known_problems
 
 LINE = (
     b'{"operator": "gemm", "dims": {"M": 16, "N": 4096, "K": 4096}, "dtypes": {"T": "bf16"}, '

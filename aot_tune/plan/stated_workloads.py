@@ -25,7 +25,7 @@ from aot_tune.spec.workload import (
     with_workload,
 )
 from aot_tune.support.errors import Mistakes, OptionError, SpecError
-from aot_tune.workloads.workload_records import CountedProblem, decode_workload, known_problems, stranger
+from aot_tune.workloads.workload_lines import CountedProblem, decode_workload, known_problems, stranger
 
 __all__ = ["ReadWorkload", "WorkloadFile", "WorkloadPlan", "is_served", "read_workload"]
 

@@ -14,7 +14,7 @@ from bundled import OPERATORS as BUNDLED
 from aot_tune.bench.devices.cuda import device_of
 from aot_tune.compile import target_by_name
 from aot_tune.plan.preflight import check_memory
-from aot_tune.plan.workload_files import ReadWorkload, read_workload
+from aot_tune.plan.stated_workloads import ReadWorkload, read_workload
 from aot_tune.spec import Operator, Problem, problem, stride
 from aot_tune.spec.workload import WeightedProblem
 from aot_tune.support.errors import BuildError, Mistakes, OptionError, SpecError
