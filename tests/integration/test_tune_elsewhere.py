@@ -26,7 +26,7 @@ def test_records_are_made_without_a_build_which_then_measures_nothing(tmp_path: 
         read_until(process, "tried 1 of 14")
         os.kill(process.pid, signal.SIGKILL)
     wait_until_gone(before, 20.0)
-    assert not list(made.folder.rglob("*.jsonl"))
+    assert not [p for p in made.folder.rglob("*.jsonl") if "cache" not in p.parts]
 
     out = tmp_path / "records"
     said = made.ask("tune", made.folder, "--out", out, "--targets", "cpu")
