@@ -42,6 +42,14 @@ struct Span {
   constexpr bool has(int64_t value) const noexcept { return low <= value && value <= high; }
 };
 
+// Whether the facts from `first` to `end` are within their spans.
+inline bool are_within(const Span* spans, const int64_t* facts, int32_t first, int32_t end) noexcept {
+  for (int32_t i = first; i < end; ++i) {
+    if (!spans[i].has(facts[i])) return false;
+  }
+  return true;
+}
+
 }  // namespace aot_tune
 
 #endif  // AOT_TUNE_RUNTIME_FACTS_H_

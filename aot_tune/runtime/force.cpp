@@ -1,116 +1,152 @@
-// AOT_TUNE_FORCE: names of variants or kernels, separated by commas, each alone or as `operator:name`.
+// AOT_TUNE_FORCE and AOT_TUNE_EXCLUDE: names of variants or kernels, separated by commas, each alone or as
+// `operator:name`. Of those that are excluded, `*` stands for any characters, and names that no variant has
+// are ignored. Generic variants always stay, because dispatch does not ask whether it may use them.
+#include <fnmatch.h>
+
+#include <cstdlib>
 #include <cstring>
 
 #include "names.h"
 
 namespace aot_tune {
 
-Switch forcing;
+Switch forcing, excluding;
 
 namespace {
 
-constexpr const char* kVariable = "AOT_TUNE_FORCE";
+// A variable's parts, each with a zero after it, and one more zero after the last.
+struct Parts {
+  const char* variable;
+  bool stars;  // whether names may have them
+  const char* text = "";
+  const char* bad = nullptr;  // the first bad part
 
-const char* forced_names() noexcept {
-  static const char* const names = copy_variable(kVariable);
-  return names;
-}
-
-// Takes the first name from the text, with what is before its colon. False if there is none.
-bool take(const char** text, Part* scope, Part* name) noexcept {
-  while (**text == ',' || **text == ' ') ++*text;
-  if (**text == '\0') return false;
-  size_t length = std::strcspn(*text, ",");
-  const char* end = *text + length;
-  while (length > 0 && (*text)[length - 1] == ' ') --length;
-  const auto* colon = static_cast<const char*>(std::memchr(*text, ':', length));
-  *scope = {*text, colon != nullptr ? static_cast<size_t>(colon - *text) : 0};
-  *name = colon != nullptr ? Part{colon + 1, length - scope->length - 1} : Part{*text, length};
-  *text = end;
-  return true;
-}
-
-bool is_word(const Part& part) noexcept {
-  return part.length > 0 && std::strspn(part.text, kLetters) >= part.length;
-}
-
-// The first bad name, with its operator's. False if all names are good.
-bool find_bad(Part* bad) noexcept {
-  const char* text = forced_names();
-  for (;;) {
-    text += std::strspn(text, ", ");
-    const char* const start = text;
-    Part scope, name;
-    if (!take(&text, &scope, &name)) return false;
-    const bool scoped = name.text != start;
-    if (is_word(name) && (!scoped || is_word(scope))) continue;
-    size_t length = std::strcspn(start, ",");
-    while (length > 0 && start[length - 1] == ' ') --length;
-    *bad = {start, length};
-    return true;
+  // Read once: a later setenv may free the environment's text.
+  Parts(const char* name, bool with_stars) noexcept : variable(name), stars(with_stars) {
+    const char* given = std::getenv(name);
+    char* part = given != nullptr ? static_cast<char*>(std::calloc(std::strlen(given) + 2, 1)) : nullptr;
+    if (part == nullptr) return;
+    text = part;
+    for (; *given != '\0'; given += std::strcspn(given, ",")) {
+      given += std::strspn(given, ", ");
+      size_t length = std::strcspn(given, ",");
+      while (length > 0 && given[length - 1] == ' ') --length;
+      if (length == 0) continue;
+      std::memcpy(part, given, length);
+      if (bad == nullptr && !is_good(part)) bad = part;
+      part += length + 1;
+    }
   }
+
+  // Whether a part is a name, with or without an operator's name and a colon before it.
+  bool is_good(const char* part) const noexcept {
+    const size_t scope = std::strspn(part, kLetters);
+    if (part[scope] == ':') {
+      if (scope == 0) return false;
+      part += scope + 1;
+    }
+    if (*part == '\0') return false;
+    while (*part != '\0' && (std::strchr(kLetters, *part) != nullptr || (stars && *part == '*'))) ++part;
+    return *part == '\0';
+  }
+
+  // The first part for which `is` holds, or NULL.
+  template <typename Is>
+  const char* find(Is is) const noexcept {
+    for (const char* part = text; *part != '\0'; part += std::strlen(part) + 1) {
+      if (is(part)) return part;
+    }
+    return nullptr;
+  }
+
+  int32_t check(const OperatorInfo& op) const noexcept {
+    if (bad == nullptr) return AOT_TUNE_OK;
+    return fail(AOT_TUNE_ERROR_ENVIRONMENT,
+                "%s: %s has '%.60s', wanted the name of a variant or kernel, %salone or as operator:name; "
+                "separate several by commas",
+                op.name, variable, bad, stars ? "with * for any characters, " : "");
+  }
+};
+
+const Parts& forced() noexcept {
+  static const Parts known("AOT_TUNE_FORCE", false);
+  return known;
+}
+
+const Parts& excluded() noexcept {
+  static const Parts known("AOT_TUNE_EXCLUDE", true);
+  return known;
+}
+
+// The name in a part. NULL if that is for another operator.
+const char* name_for(const char* part, const OperatorInfo& op) noexcept {
+  const char* const colon = std::strchr(part, ':');
+  if (colon == nullptr) return part;
+  return Part{part, static_cast<size_t>(colon - part)}.is(op.name) ? colon + 1 : nullptr;
+}
+
+bool matches(const char* part, const OperatorInfo& op, const VariantInfo& variant) noexcept {
+  const char* const name = name_for(part, op);
+  return name != nullptr && (fnmatch(name, variant.name, 0) == 0 || fnmatch(name, variant.kernel, 0) == 0);
 }
 
 // A bad name is an error. So is a name for this operator that it does not have. Other names may belong to
 // other operators.
 int32_t check_names(const OperatorInfo& op, const VariantInfo* variants, int32_t count) noexcept {
-  Part bad;
-  if (find_bad(&bad)) {
-    return fail(
-        AOT_TUNE_ERROR_ENVIRONMENT,
-        "%s: %s has '%.*s', wanted the name of a variant or kernel, alone or as operator:name; separate "
-        "several by commas",
-        op.name, kVariable, static_cast<int>(bad.length < 60 ? bad.length : 60), bad.text);
-  }
-  const char* text = forced_names();
-  Part scope, name;
-  while (take(&text, &scope, &name)) {
-    if (!scope.is(op.name)) continue;
-    bool known = false;
-    for (int32_t i = 0; i < count; ++i) known |= name.names(variants[i]);
-    if (known) continue;
-    return fail(AOT_TUNE_ERROR_ENVIRONMENT,
-                "%s: %s names '%.*s', which is no variant and no kernel of it here; the manifest lists them",
-                op.name, kVariable, static_cast<int>(name.length), name.text);
-  }
-  return AOT_TUNE_OK;
+  if (int32_t status = forced().check(op)) return status;
+  const char* const unknown = forced().find([&](const char* part) {
+    const char* const name = name_for(part, op);
+    bool known = name == nullptr || name == part;
+    for (int32_t i = 0; i < count; ++i) known |= matches(part, op, variants[i]);
+    return !known;
+  });
+  if (unknown == nullptr) return AOT_TUNE_OK;
+  return fail(AOT_TUNE_ERROR_ENVIRONMENT,
+              "%s: %s names '%s', which is no variant and no kernel of it here; the manifest lists them",
+              op.name, forced().variable, name_for(unknown, op));
 }
 
 }  // namespace
 
 bool read_force() noexcept {
   // this path checks all of them
-  return forcing.set(*forced_names() != '\0' || bad_exclude() || bad_override() || bad_warn());
+  return forcing.set(*forced().text != '\0' || bad_exclude() || bad_override() || bad_warn());
 }
+
+bool read_exclude() noexcept { return excluding.set(*excluded().text != '\0'); }
+
+bool is_excluded(const OperatorInfo& op, const VariantInfo& variant) noexcept {
+  return excluded().find([&](const char* part) { return matches(part, op, variant); }) != nullptr;
+}
+
+bool bad_exclude() noexcept { return excluded().bad != nullptr; }
 
 int32_t next_forced(const OperatorInfo& op, const VariantInfo* variants, int32_t count,
                     const Backend& backend, int32_t previous) noexcept {
   if (previous < 0) {
-    if (int32_t status = check_exclude(op)) return -status;
+    if (int32_t status = excluded().check(op)) return -status;
     if (int32_t status = check_override(op)) return -status;
     if (int32_t status = check_warn(op)) return -status;
     if (int32_t status = check_names(op, variants, count)) return -status;
   }
   for (int32_t i = previous + 1; i < count; ++i) {
-    if (variants[i].backend != &backend) continue;
-    const char* text = forced_names();
-    Part scope, name;
-    while (take(&text, &scope, &name)) {
-      if ((scope.length == 0 || scope.is(op.name)) && name.names(variants[i])) return i;
-    }
+    if (variants[i].backend == &backend &&
+        forced().find([&](const char* part) { return matches(part, op, variants[i]); }) != nullptr)
+      return i;
   }
   return -1;
 }
 
 int32_t forced_refused(const OperatorInfo& op, const VariantInfo& variant, int32_t level,
                        const char* condition) noexcept {
+  const char* const variable = forced().variable;
   if (condition != nullptr) {
     return fail(AOT_TUNE_ERROR_ENVIRONMENT,
-                "%s: %s names variant %s, whose guard %s does not hold for this call", op.name, kVariable,
+                "%s: %s names variant %s, whose guard %s does not hold for this call", op.name, variable,
                 variant.name, condition);
   }
   return fail(AOT_TUNE_ERROR_ENVIRONMENT,
-              "%s: %s names variant %s for %s, which this device (%s) does not run", op.name, kVariable,
+              "%s: %s names variant %s for %s, which this device (%s) does not run", op.name, variable,
               variant.name, variant.target, level_name(*variant.backend, level).text);
 }
 

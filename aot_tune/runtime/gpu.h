@@ -18,7 +18,6 @@ namespace {
 constexpr int32_t kMaxDevices = 64;
 
 // ---- The driver
-// ----------------------------------------------------------------------------------------------------
 
 // Values of both interfaces. [CUDA driver API, cuda.h; HIP runtime API, hip_runtime_api.h]
 enum : int {
@@ -104,7 +103,6 @@ int32_t gpu_level(int32_t device_id) noexcept {
 }
 
 // ---- The thread's device
-// -------------------------------------------------------------------------------------------
 
 void gpu_leave(const Scope& scope) noexcept {
   if (scope.switched) switch_back(scope);
@@ -135,7 +133,6 @@ bool gpu_capturing(void* stream) noexcept {
 const char* gpu_describe(int32_t status) noexcept { return status > 0 ? error_text(status) : nullptr; }
 
 // ---- Workspace
-// -----------------------------------------------------------------------------------------------------
 
 // Work on a stream runs in order, so its calls can share memory in turn. The memory is never freed, because a
 // graph that was captured with it may run at any later time.

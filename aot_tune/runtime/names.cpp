@@ -1,17 +1,9 @@
-// Names in variables, and how near two names are.
+// How near two names are.
 #include "names.h"
 
-#include <cstdlib>
 #include <cstring>
 
 namespace aot_tune {
-
-const char* copy_variable(const char* name) noexcept {
-  const char* const text = std::getenv(name);
-  const char* const copy = text != nullptr ? strdup(text) : nullptr;
-  return copy != nullptr ? copy : "";
-}
-
 namespace {
 
 constexpr int kMostListed = 12;

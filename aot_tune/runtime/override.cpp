@@ -447,13 +447,6 @@ const Rules& rules() noexcept {
   return known;
 }
 
-bool meets(const Rule& rule, const int64_t* facts) noexcept {
-  for (int32_t i = 0; i < rule.info->count(); ++i) {
-    if (!rule.spans[i].has(facts[i])) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 bool bad_override() noexcept { return rules().error[0] != '\0'; }
@@ -470,7 +463,7 @@ int find_rule(const FactsInfo& info, const int64_t* facts, const Backend& backen
               const Rule** rule, int16_t* named) noexcept {
   for (int32_t i = 0; i < rules().count; ++i) {
     *rule = rules().rules + i;
-    if ((*rule)->info != &info || !meets(**rule, facts)) continue;
+    if ((*rule)->info != &info || !are_within((*rule)->spans, facts, 0, info.count())) continue;
     int count = 0;
     for (int32_t k = 0; k < info.variant_count; ++k) {
       const VariantInfo& variant = info.variants[k];

@@ -316,9 +316,6 @@ class Switch {
   std::atomic<int32_t> state_{-1};
 };
 
-// A variable's text, or empty. It is copied, because a later setenv may free it.
-const char* copy_variable(const char* name) noexcept;
-
 // AOT_TUNE_FORCE: the variant that is taken. It is also on if one of the other variables is bad.
 extern Switch forcing;
 bool read_force() noexcept;
@@ -333,7 +330,6 @@ bool is_excluded(const OperatorInfo& op, const VariantInfo& variant) noexcept;
 bool bad_exclude() noexcept;
 bool bad_override() noexcept;
 bool bad_warn() noexcept;
-int32_t check_exclude(const OperatorInfo& op) noexcept;
 int32_t check_override(const OperatorInfo& op) noexcept;
 int32_t check_warn(const OperatorInfo& op) noexcept;
 

@@ -4,6 +4,7 @@
 
 #include <cinttypes>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace aot_tune {
@@ -19,32 +20,22 @@ constexpr const char* kRemedy =
     "workload.jsonl`, "
     "and build with AOT_TUNE_WORKLOAD=+workload.jsonl";
 
+// Read once, because a later setenv may free the text.
 const char* given() noexcept {
-  static const char* const text = copy_variable(kVariable);
-  return text;
-}
-
-bool is_kind(const FactsInfo& info, const Span* spans, const int64_t* facts) noexcept {
-  for (int32_t i = info.dim_count; i < info.own(); ++i) {
-    if (!spans[i].has(facts[i])) return false;
-  }
-  return true;
+  static const char* const text = [] {
+    const char* value = std::getenv(kVariable);
+    return value != nullptr ? strdup(value) : nullptr;
+  }();
+  return text != nullptr ? text : "";
 }
 
 // The kind of a call, or null.
 const Span* find_kind(const FactsInfo& info, const Seen& seen, const int64_t* facts) noexcept {
   for (int32_t i = 0; i < seen.kinds; ++i) {
     const Span* const spans = seen.spans + i * info.own();
-    if (is_kind(info, spans, facts)) return spans;
+    if (are_within(spans, facts, info.dim_count, info.own())) return spans;
   }
   return nullptr;
-}
-
-bool is_within(const FactsInfo& info, const Span* spans, const int64_t* facts) noexcept {
-  for (int32_t i = 0; i < info.dim_count; ++i) {
-    if (!spans[i].has(facts[i])) return false;
-  }
-  return true;
 }
 
 void add_call(Text& text, const FactsInfo& info, const int64_t* facts) noexcept {
@@ -94,7 +85,7 @@ void warn_of_unseen(const FactsInfo& info, const int64_t* facts, const Backend& 
                     std::atomic<bool>* told) noexcept {
   if (told->load(std::memory_order_relaxed)) return;
   const Span* const kind = seen != nullptr ? find_kind(info, *seen, facts) : nullptr;
-  if (kind != nullptr && is_within(info, kind, facts)) return;
+  if (kind != nullptr && are_within(kind, facts, 0, info.dim_count)) return;
   if (told->exchange(true)) return;
   char call[400], reason[600];
   Text call_text(call, sizeof call), reason_text(reason, sizeof reason);

@@ -21,7 +21,6 @@ namespace aot_tune::python {
 extern const Library kLibrary;
 
 // ---- Python objects
-// --------------------------------------------------------------------------------------------------
 
 // A reference that is given back at the end of its scope. It may be NULL.
 class Ref {
@@ -67,7 +66,6 @@ PyObject* imported(const char* name);
 Ref attribute_of(PyObject* object, const char* name);
 
 // ---- Module state
-// --------------------------------------------------------------------------------------------------
 
 // How tensors of a Python type are read.
 enum class Kind : uint8_t { kExchange, kArrayStruct, kDlpack };
@@ -152,7 +150,6 @@ struct State {
 State* state_of(PyObject* module);
 
 // ---- Tensors
-// -------------------------------------------------------------------------------------------------------
 
 struct Managed;
 
@@ -268,7 +265,6 @@ PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const P
                    const DType& type, int rank, const int64_t* extents, const DLTensor* layout);
 
 // ---- Devices and streams
-// -------------------------------------------------------------------------------------------
 
 // All false with an exception set.
 bool parse_device(State* state, PyObject* value, DLDevice* device);
@@ -283,7 +279,6 @@ PyObject* preload(PyObject* module, PyObject* device);
 PyObject* operator_names();
 
 // ---- Calls
-// ---------------------------------------------------------------------------------------------------------
 
 // Raises the exception that fits a status, with the library's message, followed by `more`. Returns NULL.
 __attribute__((cold)) PyObject* raise_status(State* state, int32_t status, PyObject* more = nullptr);

@@ -21,7 +21,6 @@ constexpr int kNeeded = 12000;
 #endif
 
 // ---- The driver
-// ----------------------------------------------------------------------------------------------------
 
 enum : int {
   kRuntimeInsufficientDriver = 35,  // of the runtime only
@@ -125,7 +124,6 @@ int32_t cuda_processors(int32_t device_id) noexcept {
 }
 
 // ---- The thread's device
-// -------------------------------------------------------------------------------------------
 
 // Contexts tell the thread's device. They can be restored without making one on a device that the caller
 // never used.

@@ -18,7 +18,6 @@ namespace launcher {
 namespace {
 
 // ---- What a family defines
-// ----------------------------------------------------------------------------------------------------
 
 // Written under the lock. Others read it after their device's bit of `ready` is set.
 struct State {
@@ -40,7 +39,6 @@ int32_t describe_axes(const Kernel& kernel, Described& how, const DLTensor& tens
                       void*** next);
 
 // ---- The driver, found once
-// ----------------------------------------------------------------------------------------------------
 
 Driver driver;
 pthread_once_t driver_once = PTHREAD_ONCE_INIT;
@@ -68,7 +66,6 @@ int32_t find_driver(const Kernel& kernel) {
 }
 
 // ---- The kernel's code
-// ---------------------------------------------------------------------------------------------
 
 // The whole file with a zero after it, or null. It is never freed.
 void* read_file(const char* path) {
@@ -109,7 +106,6 @@ const void* kernel_image(const Kernel& kernel) {
 }
 
 // ---- A kernel's state: from the first load on, for as long as the process runs
-// ----------------------------------------------------------------------------
 
 // Null if there is no memory.
 State* state_of(Kernel& kernel) {
@@ -149,7 +145,6 @@ __attribute__((noinline, cold)) int32_t load_slowly(Kernel& kernel, int32_t devi
 }
 
 // ---- Tensors as kernels take them that know no tensor maps
-// ------------------------------------------------------------------------------------
 
 // The conditions of the descriptor itself, whatever the driver.
 template <int kRank>

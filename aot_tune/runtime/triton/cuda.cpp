@@ -10,7 +10,6 @@ namespace launcher {
 namespace {
 
 // ---- The driver, as far as it is used. Names, numbers and layouts are from cuda.h of CUDA 12.4 and later.
-// ----------------------------------------------------------------------------------------------------
 
 struct LaunchAttribute {
   uint32_t id;

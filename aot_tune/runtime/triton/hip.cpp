@@ -10,7 +10,6 @@ namespace launcher {
 namespace {
 
 // ---- The HIP runtime, as far as it is used. Names and numbers are from hip_runtime_api.h of ROCm 6.
-// ----------------------------------------------------------------------------------------------------
 
 struct Driver {
   int32_t (*init)(unsigned);
