@@ -59,6 +59,13 @@ inline PyObject* tuple_of(Py_ssize_t count, const int64_t* values) {
   return make_tuple(count, [&](Py_ssize_t i) { return PyLong_FromLongLong(values[i]); });
 }
 
+// Raises an exception. Returns false.
+template <typename... Values>
+__attribute__((cold)) bool refuse(PyObject* type, const char* format, Values... values) {
+  PyErr_Format(type, format, values...);
+  return false;
+}
+
 // A module that is imported already, or NULL without an exception. Borrowed.
 PyObject* imported(const char* name);
 

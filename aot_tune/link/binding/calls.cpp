@@ -76,10 +76,9 @@ bool parse_positional(State* state, int index, PyObject* const* arguments, Py_ss
   const Positions positions = positions_of(op);
   for (int i = 0; i < positions.count && i < count; ++i) out->tensors[positions.tensors[i]] = arguments[i];
   if (count <= positions.count) return true;
-  PyErr_Format(state->type_error,
-               "%s() takes at most %d positional arguments, %zd were given; it is called as %s%s", op.name,
-               positions.count, count, op.name, signature_of(index));
-  return false;
+  return refuse(state->type_error,
+                "%s() takes at most %d positional arguments, %zd were given; it is called as %s%s", op.name,
+                positions.count, count, op.name, signature_of(index));
 }
 
 }  // namespace
@@ -113,10 +112,8 @@ bool parse_keyword(State* state, int index, PyObject* key, PyObject* value, Pars
     return false;
   }
   if (i < op.tensor_count) {
-    if (out->tensors[i] != nullptr) {
-      PyErr_Format(state->type_error, "%s() got '%s' twice", op.name, op.tensors[i].name);
-      return false;
-    }
+    if (out->tensors[i] != nullptr)
+      return refuse(state->type_error, "%s() got '%s' twice", op.name, op.tensors[i].name);
     out->tensors[i] = value;
     return true;
   }
@@ -140,8 +137,8 @@ bool parse_keyword(State* state, int index, PyObject* key, PyObject* value, Pars
     if (PyErr_Occurred() == nullptr) return true;
     PyObject* kind = PyErr_ExceptionMatches(PyExc_OverflowError) ? PyExc_OverflowError : state->type_error;
     PyErr_Clear();
-    PyErr_Format(kind, "%s: dim '%U' is %R, wanted a whole number of 64 bits", op.name, names.dims[i], value);
-    return false;
+    return refuse(kind, "%s: dim '%U' is %R, wanted a whole number of 64 bits", op.name, names.dims[i],
+                  value);
   }
   i -= op.dim_count;
   for (int k = 0; k < op.attribute_count; ++k) choices += op.attributes[k].count;
@@ -187,9 +184,8 @@ bool all_scalars(State* state, int index, const Parsed& parsed) {
   const Operator& op = kLibrary.operators[index];
   for (int i = 0; i < op.scalar_count; ++i) {
     if (!op.scalars[i].required || (parsed.scalars_given >> i & 1u) != 0) continue;
-    PyErr_Format(state->type_error, "%s() needs '%s'; it is called as %s%s", op.name, op.scalars[i].name,
-                 op.name, signature_of(index));
-    return false;
+    return refuse(state->type_error, "%s() needs '%s'; it is called as %s%s", op.name, op.scalars[i].name,
+                  op.name, signature_of(index));
   }
   return true;
 }
@@ -205,14 +201,12 @@ bool allocate_outputs(State* state, const Operator& op, const Parsed& parsed, Ca
     int rank = op.tensors[i].rank;
     op.shape(i, dims, extents);
     for (int axis = 0; axis < rank; ++axis) {
-      if (extents[axis] < 0) {
-        PyErr_Format(
+      if (extents[axis] < 0)
+        return refuse(
             state->value_error,
             "%s: output '%s' has no shape here: an extent is negative, divides by zero or needs more than "
             "64 bits",
             op.name, op.tensors[i].name);
-        return false;
-      }
     }
     tensors->settle();
     const bool leads = tensors->leading >= 0 && op.tensors[i].folds;

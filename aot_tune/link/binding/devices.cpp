@@ -107,12 +107,10 @@ bool parse_device(State* state, PyObject* value, DLDevice* device) {
 bool parse_stream(State* state, const char* who, PyObject* value, Stream* stream) {
   if (value == Py_None) return true;
   const Ref number = PyLong_Check(value) ? Ref(Py_NewRef(value)) : stream_number(state, value);
-  if (number == nullptr || !PyLong_Check(number)) {
-    PyErr_Format(state->type_error,
-                 "%s: stream is %R, wanted a number or an object with cuda_stream, ptr or __cuda_stream__",
-                 who, value);
-    return false;
-  }
+  if (number == nullptr || !PyLong_Check(number))
+    return refuse(state->type_error,
+                  "%s: stream is %R, wanted a number or an object with cuda_stream, ptr or __cuda_stream__",
+                  who, value);
   stream->handle = PyLong_AsVoidPtr(number);
   stream->known = true;
   return PyErr_Occurred() == nullptr;

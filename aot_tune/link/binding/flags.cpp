@@ -105,11 +105,10 @@ bool find_gradients(State* state, const Place& place, Shared* shared) {
   shared->gradients = gradients_of(state);
   shared->forward = is_forward(state);
   if (!is_traced(state)) return true;
-  PyErr_Format(state->runtime_error,
-               "%s: torch traces this call, and would record its result as a constant; call it outside "
-               "torch.jit.trace and make_fx, or as an operator of torch (aot_tune.torch.register)",
-               place.op->name);
-  return false;
+  return refuse(state->runtime_error,
+                "%s: torch traces this call, and would record its result as a constant; call it outside "
+                "torch.jit.trace and make_fx, or as an operator of torch (aot_tune.torch.register)",
+                place.op->name);
 }
 
 namespace {
@@ -153,11 +152,10 @@ bool check_tangent(State* state, PyObject* object, const Place& place) {
   const Ref pair = PyObject_CallMethod(state->forward_ad, "unpack_dual", "O", object);
   const Ref tangent = attribute_of(pair, "tangent");
   if (tangent == nullptr || tangent == Py_None) return true;
-  PyErr_Format(state->value_error,
-               "%s: tensor '%s' carries a forward-mode gradient, which this function does not compute; pass "
-               "torch.autograd.forward_ad.unpack_dual(%s).primal",
-               place.op->name, place.name, place.name);
-  return false;
+  return refuse(state->value_error,
+                "%s: tensor '%s' carries a forward-mode gradient, which this function does not compute; pass "
+                "torch.autograd.forward_ad.unpack_dual(%s).primal",
+                place.op->name, place.name, place.name);
 }
 
 // Reads the flag of a tensor that needs a gradient which nobody computes. False with an exception set.
@@ -166,11 +164,10 @@ bool check_gradient(State* state, PyObject* object, const TypeEntry& entry, cons
                                                   : PyObject_GetAttr(object, state->words[kWordRequiresGrad]);
   if (grad == nullptr) return cannot_read(state, object, place);
   if (grad != Py_True || !gradients_enabled(state)) return true;
-  PyErr_Format(state->value_error,
-               "%s: tensor '%s' requires a gradient, which this function does not compute; call it under "
-               "torch.no_grad() or pass %s.detach()",
-               place.op->name, place.name, place.name);
-  return false;
+  return refuse(state->value_error,
+                "%s: tensor '%s' requires a gradient, which this function does not compute; call it under "
+                "torch.no_grad() or pass %s.detach()",
+                place.op->name, place.name, place.name);
 }
 
 // Refuses a tensor whose negative bit is set. False with an exception set.
@@ -186,10 +183,9 @@ bool check_negated(State* state, PyObject* object, const TypeEntry& entry, const
                           : PyObject_CallMethodObjArgs(object, state->words[kWordIsNeg], nullptr);
   if (negated == nullptr) PyErr_Clear();
   if (negated != Py_True) return true;
-  PyErr_Format(state->value_error,
-               "%s: tensor '%s' is a view with its negative bit set; pass %s.resolve_neg()", place.op->name,
-               place.name, place.name);
-  return false;
+  return refuse(state->value_error,
+                "%s: tensor '%s' is a view with its negative bit set; pass %s.resolve_neg()", place.op->name,
+                place.name, place.name);
 }
 
 }  // namespace aot_tune::python

@@ -67,13 +67,12 @@ bool check_library() {
     struct stat about;
     if (length >= static_cast<int>(sizeof path) || stat(path, &about) != 0) continue;
     if (is_same_file(about, loaded.dli_fname) || holds(path, about, manifest)) return true;
-    PyErr_Format(
+    return refuse(
         PyExc_ImportError,
         "%s needs %s, but this process has loaded another library of that name: %s; a process has one of "
         "each name: give one of them another OUTPUT_NAME in aot_tune_add_library, take the other's folder "
         "off LD_LIBRARY_PATH, or import the two in processes of their own",
         ours.dli_fname, path, loaded.dli_fname);
-    return false;
   }
   return true;  // it was moved, for example by a tool that repairs wheels
 }

@@ -72,11 +72,9 @@ bool imagine_problem(State* state, const Operator& op, const Parsed& parsed, Ima
   if (parsed.device != nullptr && !parse_device(state, parsed.device, &device)) return false;
   for (int i = 0; i < op.tensor_count; ++i) {
     PyObject* value = parsed.tensors[i];
-    if (value != nullptr && value != Py_True && value != Py_False && value != Py_None) {
-      PyErr_Format(state->type_error, "%s: with dims given, '%s' can only be True or False", op.name,
-                   op.tensors[i].name);
-      return false;
-    }
+    if (value != nullptr && value != Py_True && value != Py_False && value != Py_None)
+      return refuse(state->type_error, "%s: with dims given, '%s' can only be True or False", op.name,
+                    op.tensors[i].name);
     if (op.tensors[i].optional && value != Py_True) continue;
     op.shape(i, parsed.dims, imagined[i].shape);
     const int8_t variable = op.tensors[i].variable;

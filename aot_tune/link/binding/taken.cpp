@@ -98,22 +98,20 @@ void CallTensors::give_back() {
 }
 
 bool CallTensors::is_missing(State* state, const Operator& op, int index) {
-  PyErr_Format(state->type_error,
-               op.tensors[index].output
-                   ? "%s() needs the output '%s': its shape, dtype or device tells what to compute"
-                   : "%s() needs the tensor '%s'",
-               op.name, op.tensors[index].name);
-  return false;
+  return refuse(state->type_error,
+                op.tensors[index].output
+                    ? "%s() needs the output '%s': its shape, dtype or device tells what to compute"
+                    : "%s() needs the tensor '%s'",
+                op.name, op.tensors[index].name);
 }
 
 bool CallTensors::is_read_only(State* state, const Operator& op, int index) const {
-  PyErr_Format(state->value_error, "%s: %s '%s' is %s; wanted a tensor that can be written", op.name,
-               op.tensors[index].inout ? "tensor" : "output", op.tensors[index].name,
-               held[index].read_only ? "read-only"
-               : held[index].copied  ? "a copy that its __dlpack__ made"
-                                     : "passed by a DLPack capsule without a version, which does not tell "
-                                       "whether it may be written (JAX's arrays may not)");
-  return false;
+  return refuse(state->value_error, "%s: %s '%s' is %s; wanted a tensor that can be written", op.name,
+                op.tensors[index].inout ? "tensor" : "output", op.tensors[index].name,
+                held[index].read_only ? "read-only"
+                : held[index].copied  ? "a copy that its __dlpack__ made"
+                                      : "passed by a DLPack capsule without a version, which does not tell "
+                                        "whether it may be written (JAX's arrays may not)");
 }
 
 bool CallTensors::take_given(State* state, const Operator& op, const Parsed& parsed) {
@@ -145,13 +143,11 @@ bool CallTensors::take_workspace(State* state, const Operator& op, PyObject* obj
   const int other = first();
   const bool here = other == count || (tensor.device.device_type == given[other]->device.device_type &&
                                        tensor.device.device_id == given[other]->device.device_id);
-  if (!dense || !here || workspace.read_only || workspace.unversioned) {
-    PyErr_Format(state->value_error, "%s: the workspace %s", op.name,
-                 !here    ? "is on another device than the tensors"
-                 : !dense ? "has gaps; wanted a contiguous tensor"
-                          : "is read-only");
-    return false;
-  }
+  if (!dense || !here || workspace.read_only || workspace.unversioned)
+    return refuse(state->value_error, "%s: the workspace %s", op.name,
+                  !here    ? "is on another device than the tensors"
+                  : !dense ? "has gaps; wanted a contiguous tensor"
+                           : "is read-only");
   exec->workspace_size = static_cast<size_t>(elements * (tensor.dtype.bits * tensor.dtype.lanes / 8));
   // A tensor without elements may have a NULL pointer, which would ask for the library's own memory.
   exec->workspace = tensor.data != nullptr ? static_cast<char*>(tensor.data) + tensor.byte_offset
@@ -235,11 +231,9 @@ bool CallTensors::fold_one(State* state, const Operator& op, int index) {
 
 bool CallTensors::unfold(State* state, const Operator& op, int index, int* rank, int64_t* extents) const {
   const int rest = *rank - 1;
-  if (leading + rest > kMaxRank) {
-    PyErr_Format(state->value_error, "%s: output '%s' would have %d axes, wanted %d at most", op.name,
-                 op.tensors[index].name, leading + rest, kMaxRank);
-    return false;
-  }
+  if (leading + rest > kMaxRank)
+    return refuse(state->value_error, "%s: output '%s' would have %d axes, wanted %d at most", op.name,
+                  op.tensors[index].name, leading + rest, kMaxRank);
   std::memmove(extents + leading, extents + 1, sizeof(int64_t) * static_cast<size_t>(rest));
   std::memcpy(extents, lead, sizeof(int64_t) * static_cast<size_t>(leading));
   *rank = leading + rest;

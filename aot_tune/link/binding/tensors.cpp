@@ -82,17 +82,15 @@ PyObject* dtypes_taken(const Place& place) {
 __attribute__((cold)) bool wrong_array(State* state, PyObject* object, const Place& place,
                                        const ArrayInterface& array, int code) {
   const char* const op = place.op->name;
-  if (array.ndim > kMaxRank) {
-    PyErr_Format(state->value_error, "%s: tensor '%s' has %d axes, wanted %d at most", op, place.name,
-                 array.ndim, kMaxRank);
-    return false;
-  }
+  if (array.ndim > kMaxRank)
+    return refuse(state->value_error, "%s: tensor '%s' has %d axes, wanted %d at most", op, place.name,
+                  array.ndim, kMaxRank);
   if (code >= 0 && (array.flags & kArrayNativeOrder) != 0) {
-    PyErr_Format(state->type_error,
-                 "%s: tensor '%s' has strides that are not whole elements of %d bytes; wanted whole ones, as "
-                 "numpy.ascontiguousarray(%s) has",
-                 op, place.name, array.itemsize, place.name);
-    return false;
+    return refuse(
+        state->type_error,
+        "%s: tensor '%s' has strides that are not whole elements of %d bytes; wanted whole ones, as "
+        "numpy.ascontiguousarray(%s) has",
+        op, place.name, array.itemsize, place.name);
   }
   const Ref dtype = PyObject_GetAttr(object, state->words[kWordDtype]);
   const Ref wanted = dtype != nullptr ? dtypes_taken(place) : nullptr;
@@ -178,21 +176,18 @@ bool borrow_dlpack(State* state, PyObject* object, const Place& place, Stream* s
   if (method == nullptr) {
     PyErr_Clear();
     const Ref type = PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(object)), "__name__");
-    PyErr_Format(state->type_error,
-                 "%s: '%s' is of type %S, wanted a tensor with __dlpack__ (numpy, torch, ...)",
-                 place.op->name, place.name, type != nullptr ? type.get() : Py_None);
-    return false;
+    return refuse(state->type_error,
+                  "%s: '%s' is of type %S, wanted a tensor with __dlpack__ (numpy, torch, ...)",
+                  place.op->name, place.name, type != nullptr ? type.get() : Py_None);
   }
   PyObject* capsule = export_capsule(state, object, method, stream);
   if (capsule == nullptr) return cannot_read(state, object, place);
   out->keep = capsule;  // the capsule frees the tensor, because it is not renamed as used
   if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
     const auto* managed = static_cast<const Managed*>(PyCapsule_GetPointer(capsule, "dltensor_versioned"));
-    if (managed->version.major != 1) {
-      PyErr_Format(state->type_error, "%s: tensor '%s' comes with DLPack version %u, wanted 1",
-                   place.op->name, place.name, static_cast<unsigned>(managed->version.major));
-      return false;
-    }
+    if (managed->version.major != 1)
+      return refuse(state->type_error, "%s: tensor '%s' comes with DLPack version %u, wanted 1",
+                    place.op->name, place.name, static_cast<unsigned>(managed->version.major));
     out->tensor = managed->tensor;
     out->read_only = (managed->flags & kReadOnly) != 0;
     out->copied = (managed->flags & kCopied) != 0;
