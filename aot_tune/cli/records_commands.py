@@ -34,8 +34,8 @@ from aot_tune.database.files import (
     without_digests,
 )
 from aot_tune.database.format import encode
-from aot_tune.database.lines import OLDEST_KNOWN
 from aot_tune.database.merge import join, join_from, other_toolchains
+from aot_tune.database.record_lines import OLDEST_KNOWN
 from aot_tune.plan.compile_settings import CompileSettings
 from aot_tune.plan.stated_workloads import read_workload
 from aot_tune.render import Candidate, Renderer

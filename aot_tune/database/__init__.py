@@ -14,6 +14,7 @@ from aot_tune.database.match import (
     nearest_databases,
     told_ties,
 )
+from aot_tune.database.measurement_store import Begun, MeasurementStore, OperatorStore, begin, compact_store, forget
 from aot_tune.database.merge import measured_before, update, without
 from aot_tune.database.records import (
     CandidateRecord,
@@ -21,7 +22,6 @@ from aot_tune.database.records import (
     SurveyedShape,
     make_database,
 )
-from aot_tune.database.store import Begun, MeasurementStore, OperatorStore, begin, compact_store, forget
 
 __all__ = [
     "Begun",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from aot_tune.database.format import decode, encode
-from aot_tune.database.lines import COUNTED, OLDEST_KNOWN, READ, schema_of
+from aot_tune.database.record_lines import COUNTED, OLDEST_KNOWN, READ, schema_of
 from aot_tune.database.records import OperatorDatabase
 from aot_tune.support.errors import DatabaseError, Mistakes
 from aot_tune.support.storage import replace_file, sweep_temporaries

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline, rounded
-from aot_tune.database.lines import (
+from aot_tune.database.record_lines import (
     COUNTED,
     FORMAT,
     READ,

@@ -283,7 +283,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     `policy` names the measurement policies. `measuring` describes each in lines, of which the first names it.
     `workload` has a line for each workload file. `spent` says where the time of a build went, if it measured. It is
     empty otherwise, so that a build that measures nothing gives the same report every time. So is `memory`, which has
-    the control group as a whole if it is limited, and the kinds of processes, the largest first.
+    the control group as a whole if it is limited, and the kinds of processes, the largest first. `units` are what the
+    driver calls the devices that were measured on (UUIDs). A record does not have them, so neither has a replay.
     """
 
     library: str
@@ -298,6 +299,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     workload: tuple[str, ...] = ()
     spent: tuple[TimeSpent, ...] = ()
     memory: tuple[MemoryPeak, ...] = ()
+    units: tuple[str, ...] = ()
     schema: int = SCHEMA
 
 

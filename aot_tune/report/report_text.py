@@ -256,7 +256,7 @@ def format_report(report: Report, *, failures: int = 5, candidates: bool = False
         f"mode      {report.mode}",
         f"targets   {', '.join(report.targets) or 'none: generic variants only'}",
     ]
-    lines += [f"device    {d}" for d in report.devices]
+    lines += [f"device    {d}" for d in (*report.devices, *report.units)]
     lines += [f"workload  {line}" for line in report.workload]
     lines += [f"compiler  {name}: {version}" for name, version in sorted(report.toolchains.items())]
     tuned = any(one.tried for one in report.operators)  # else nothing was timed

@@ -67,7 +67,7 @@ def _facts(report: Report) -> Table:
     table.add_row("library", Text(report.library, "bold"))
     table.add_row("mode", report.mode)
     table.add_row("targets", ", ".join(report.targets) or "none: generic variants only")
-    for device in report.devices:
+    for device in (*report.devices, *report.units):
         table.add_row("device", Text(device))
     for line in report.workload:
         table.add_row("workload", Text(line))

@@ -13,7 +13,7 @@ import pytest
 
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.database import MeasurementStore, compact_store
-from aot_tune.database.store import OperatorStore
+from aot_tune.database.measurement_store import OperatorStore
 from aot_tune.spec import problem
 from aot_tune.support.storage import CacheLocation
 

@@ -243,6 +243,7 @@ def finish(
         operators=tuple(reports),
         spent=session.spent.rows(),
         memory=_peaks() if session.spent.rows() else (),
+        units=_units(chosen),
         notes=(
             *_remarks(session),
             *sorted({f"{r.operator}: {r.note}" for r in reports if r.note}),
@@ -282,6 +283,11 @@ def _measured_on(known: Mapping[str, Device], chosen: Mapping[str, Sequence[Chos
     """The devices that the library's measurements are from, by slug. `known` has devices by digest."""
     digests = {digest for found in chosen.values() for one in found for digest in _devices_of(one.evidence)}
     return sorted((known[d] for d in digests if d in known), key=lambda d: d.slug)
+
+
+def _units(chosen: Mapping[str, Sequence[Chosen]]) -> tuple[str, ...]:
+    rows = (row for found in chosen.values() for one in found for row in one.evidence.measurements.values())
+    return tuple(sorted({m.seen.unit for row in rows for m in row.values() if m.seen is not None and m.seen.unit}))
 
 
 def _devices_of(evidence: Evidence) -> set[str]:

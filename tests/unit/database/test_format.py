@@ -29,7 +29,7 @@ from aot_tune.database import (
     load_databases,
     save_database,
 )
-from aot_tune.database.lines import SCHEMA
+from aot_tune.database.record_lines import SCHEMA
 from aot_tune.database.records import canonical_database
 from aot_tune.support.errors import DatabaseError
 

@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 
 from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, is_baseline
 from aot_tune.database.identity import problem_key
-from aot_tune.database.lines import MeasurementLine
+from aot_tune.database.record_lines import MeasurementLine
 from aot_tune.spec import Problem
 from aot_tune.support.cache_tiers import CacheTier
 from aot_tune.support.digests import canonical_digest, shared_fields
