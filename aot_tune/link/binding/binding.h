@@ -9,6 +9,7 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "arithmetic.h"
@@ -59,10 +60,14 @@ inline PyObject* tuple_of(Py_ssize_t count, const int64_t* values) {
   return make_tuple(count, [&](Py_ssize_t i) { return PyLong_FromLongLong(values[i]); });
 }
 
-// Raises an exception. Returns false.
+// Raises an exception, unless one of its objects is NULL, and so an exception is set. Returns false.
 template <typename... Values>
 __attribute__((cold)) bool refuse(PyObject* type, const char* format, Values... values) {
-  PyErr_Format(type, format, values...);
+  const auto is_there = [](auto value) {
+    if constexpr (std::is_same_v<decltype(value), PyObject*>) return value != nullptr;
+    return true;
+  };
+  if ((is_there(values) && ...)) PyErr_Format(type, format, values...);
   return false;
 }
 

@@ -41,11 +41,8 @@ bool parse_choice(State* state, const Operator& op, const char* kind, const char
   *out = PyUnicode_Check(value) ? find(choices, count, value) : -1;
   if (*out >= 0) return true;
   const Ref known = make_tuple(count, [&](Py_ssize_t i) { return Py_NewRef(choices[i]); });
-  if (known != nullptr) {
-    PyErr_Format(state->value_error, "%s: %s '%s' is %R, wanted one of %R", op.name, kind, name, value,
-                 known.get());
-  }
-  return false;
+  return refuse(state->value_error, "%s: %s '%s' is %R, wanted one of %R", op.name, kind, name, value,
+                known.get());
 }
 
 // The arguments that all operators have. NULL if it is none of them.

@@ -36,9 +36,7 @@ int find_operator(State* state, PyObject* name) {
     }
   }
   const Ref known = operator_names();
-  if (known != nullptr) {
-    PyErr_Format(state->value_error, "%s has no operator %R; it has %R", kLibrary.name, name, known.get());
-  }
+  refuse(state->value_error, "%s has no operator %R; it has %R", kLibrary.name, name, known.get());
   return -1;
 }
 
@@ -62,11 +60,8 @@ bool imagine_problem(State* state, const Operator& op, const Parsed& parsed, Ima
   if (parsed.dims_given != op.dim_count) {
     const Ref wanted =
         make_tuple(op.dim_count, [&](Py_ssize_t i) { return PyUnicode_FromString(op.dims[i]); });
-    if (wanted != nullptr) {
-      PyErr_Format(state->type_error, "%s: %d of %d dims were given; state each of %R, or pass tensors",
-                   op.name, parsed.dims_given, op.dim_count, wanted.get());
-    }
-    return false;
+    return refuse(state->type_error, "%s: %d of %d dims were given; state each of %R, or pass tensors",
+                  op.name, parsed.dims_given, op.dim_count, wanted.get());
   }
   DLDevice device = {kDLCPU, 0};
   if (parsed.device != nullptr && !parse_device(state, parsed.device, &device)) return false;

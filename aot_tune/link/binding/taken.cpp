@@ -162,28 +162,22 @@ namespace {
 bool cannot_fold(State* state, const Operator& op, const TensorArgument& argument, const DLTensor& tensor) {
   const Ref shape = tuple_of(tensor.ndim, tensor.shape);
   const Ref strides = tuple_of(tensor.strides != nullptr ? tensor.ndim : 0, tensor.strides);
-  if (shape != nullptr && strides != nullptr) {
-    PyErr_Format(
-        state->value_error,
-        argument.written()
-            ? "%s: the leading dims of '%s' cannot be taken as one: shape %R, strides %R in elements; "
-              "pass a contiguous tensor"
-            : "%s: the leading dims of '%s' cannot be taken as one without a copy: shape %R, strides %R "
-              "in elements; pass %s.contiguous(), of numpy numpy.ascontiguousarray(%s)",
-        op.name, argument.name, shape.get(), strides.get(), argument.name, argument.name);
-  }
-  return false;
+  return refuse(
+      state->value_error,
+      argument.written()
+          ? "%s: the leading dims of '%s' cannot be taken as one: shape %R, strides %R in elements; "
+            "pass a contiguous tensor"
+          : "%s: the leading dims of '%s' cannot be taken as one without a copy: shape %R, strides %R "
+            "in elements; pass %s.contiguous(), of numpy numpy.ascontiguousarray(%s)",
+      op.name, argument.name, shape.get(), strides.get(), argument.name, argument.name);
 }
 
 bool other_dims(State* state, const Operator& op, int index, const DLTensor& tensor, int count, int first,
                 const int64_t* lead, int leading) {
   const Ref mine = tuple_of(count, tensor.shape);
   const Ref others = tuple_of(leading, lead);
-  if (mine != nullptr && others != nullptr) {
-    PyErr_Format(state->value_error, "%s: '%s' has the leading dims %R, '%s' has %R; wanted the same of both",
-                 op.name, op.tensors[index].name, mine.get(), op.tensors[first].name, others.get());
-  }
-  return false;
+  return refuse(state->value_error, "%s: '%s' has the leading dims %R, '%s' has %R; wanted the same of both",
+                op.name, op.tensors[index].name, mine.get(), op.tensors[first].name, others.get());
 }
 
 }  // namespace

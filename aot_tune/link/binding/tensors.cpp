@@ -1,6 +1,4 @@
 // Reading tensors from Python objects, and making new ones.
-#include <initializer_list>
-
 #include "binding.h"
 #include "exchange.h"
 
@@ -94,15 +92,11 @@ __attribute__((cold)) bool wrong_array(State* state, PyObject* object, const Pla
   }
   const Ref dtype = PyObject_GetAttr(object, state->words[kWordDtype]);
   const Ref wanted = dtype != nullptr ? dtypes_taken(place) : nullptr;
-  if (wanted != nullptr && code < 0) {
-    PyErr_Format(state->type_error, "%s: tensor '%s' has dtype %S, wanted %U", op, place.name, dtype.get(),
-                 wanted.get());
-  } else if (wanted != nullptr) {
-    PyErr_Format(state->type_error,
-                 "%s: tensor '%s' has swapped bytes (dtype %S); wanted %U in the order of this machine", op,
-                 place.name, dtype.get(), wanted.get());
-  }
-  return false;
+  return refuse(state->type_error,
+                code < 0
+                    ? "%s: tensor '%s' has dtype %S, wanted %U"
+                    : "%s: tensor '%s' has swapped bytes (dtype %S); wanted %U in the order of this machine",
+                op, place.name, dtype.get(), wanted.get());
 }
 
 bool borrow_array(State* state, PyObject* object, const Place& place, Borrowed* out) {
