@@ -256,8 +256,8 @@ void bump_version(State* state, PyObject* object);
 
 // All: false with an exception set.
 bool check_tangent(State* state, PyObject* object, const Place& place);
-bool check_gradient(State* state, PyObject* object, const TypeEntry& entry, const Place& place);
-bool check_negated(State* state, PyObject* object, const TypeEntry& entry, const Place& place);
+bool check_flags(State* state, PyObject* object, TypeEntry entry, const Place& place, const Shared& shared,
+                 const DLTensor& tensor);
 
 // A negated view of torch's (the imaginary part of a conjugate) has only even strides. Others are not asked.
 inline bool may_be_negated(const DLTensor& tensor) {

@@ -109,8 +109,6 @@ struct CallTensors {
   // For objects that no framework shows directly.
   __attribute__((noinline)) bool take_any(State* state, const Operator& op, int index, PyObject* object);
   void took(const DLTensor& tensor);
-  __attribute__((noinline)) bool check_flags(State* state, const Operator& op, int index,
-                                             PyObject* object) const;
   __attribute__((noinline)) void copy_layouts();
   void give_back();
 };

@@ -158,6 +158,8 @@ bool check_tangent(State* state, PyObject* object, const Place& place) {
                 place.op->name, place.name, place.name);
 }
 
+namespace {
+
 // Reads the flag of a tensor that needs a gradient which nobody computes. False with an exception set.
 bool check_gradient(State* state, PyObject* object, const TypeEntry& entry, const Place& place) {
   const Ref grad = entry.read_gradient != nullptr ? entry.read_gradient(entry.gradient, object, entry.type)
@@ -186,6 +188,15 @@ bool check_negated(State* state, PyObject* object, const TypeEntry& entry, const
   return refuse(state->value_error,
                 "%s: tensor '%s' is a view with its negative bit set; pass %s.resolve_neg()", place.op->name,
                 place.name, place.name);
+}
+
+}  // namespace
+
+bool check_flags(State* state, PyObject* object, TypeEntry entry, const Place& place, const Shared& shared,
+                 const DLTensor& tensor) {
+  if (shared.forward && !check_tangent(state, object, place)) return false;
+  if (shared.gradients == Gradients::kFlags && !check_gradient(state, object, entry, place)) return false;
+  return !may_be_negated(tensor) || check_negated(state, object, entry, place);
 }
 
 }  // namespace aot_tune::python

@@ -52,15 +52,7 @@ bool CallTensors::take(State* state, const Operator& op, int index, PyObject* ob
   if (!has_flags || (shared.gradients == Gradients::kOff && !shared.forward && !may_be_negated(tensor)))
     return true;
   settle();
-  return check_flags(state, op, index, object);
-}
-
-bool CallTensors::check_flags(State* state, const Operator& op, int index, PyObject* object) const {
-  const Place place{&op, op.tensors[index].name};
-  const TypeEntry type = *find_type(state, object);
-  if (shared.forward && !check_tangent(state, object, place)) return false;
-  if (shared.gradients == Gradients::kFlags && !check_gradient(state, object, type, place)) return false;
-  return !may_be_negated(*given[index]) || check_negated(state, object, type, place);
+  return check_flags(state, object, *find_type(state, object), {&op, op.tensors[index].name}, shared, tensor);
 }
 
 bool CallTensors::take_any(State* state, const Operator& op, int index, PyObject* object) {

@@ -53,9 +53,7 @@ bool borrow_exchange(State* state, PyObject* object, const TypeEntry& entry, con
     return cannot_read(state, object, place);
   if (entry.gradient == nullptr) return true;
   if (shared->gradients == Gradients::kUnknown && !find_gradients(state, place, shared)) return false;
-  if (shared->forward && !check_tangent(state, object, place)) return false;
-  if (shared->gradients == Gradients::kFlags && !check_gradient(state, object, entry, place)) return false;
-  return !may_be_negated(out->tensor) || check_negated(state, object, entry, place);
+  return check_flags(state, object, entry, place, *shared, out->tensor);
 }
 
 // "f32, bf16 or f16": the dtypes that the tensor may have. A new text, or NULL with an exception set.
