@@ -56,7 +56,7 @@ void share_bound_dims(const Operator& op, Parsed* parsed) {
 }
 
 bool imagine_problem(State* state, const Operator& op, const Parsed& parsed, Imagined* imagined,
-                     CallTensors* tensors) {
+                     const DLTensor** given) {
   if (parsed.dims_given != op.dim_count) {
     const Ref wanted =
         make_tuple(op.dim_count, [&](Py_ssize_t i) { return PyUnicode_FromString(op.dims[i]); });
@@ -76,27 +76,26 @@ bool imagine_problem(State* state, const Operator& op, const Parsed& parsed, Ima
     const DType& type =
         variable < 0 ? op.tensors[i].type : op.variables[variable].choices[parsed.dtypes[variable]].type;
     imagined[i].make(op.tensors[i], type, device, nullptr);
-    tensors->given[i] = &imagined[i].tensor;
+    given[i] = &imagined[i].tensor;
   }
   return true;
 }
 
-bool imagine_outputs(const Operator& op, const Parsed& parsed, Imagined* imagined, CallTensors* tensors,
+void imagine_outputs(const Operator& op, const Parsed& parsed, Imagined* imagined, const CallTensors& tensors,
                      const DLTensor** given) {
   int64_t dims[kMaxDims];
-  const int first = tensors->first();
-  const bool bound = op.bind(tensors->given, parsed.scalars, dims);
+  const int first = tensors.first();
+  const bool bound = op.bind(tensors.given, parsed.scalars, dims);
   for (int i = 0; i < op.tensor_count; ++i) {
-    given[i] = tensors->given[i];
-    if (given[i] != nullptr || !op.tensors[i].output || !wants_allocation(op.tensors[i], parsed.tensors[i]))
+    given[i] = tensors.given[i];
+    if (!bound || given[i] != nullptr || !op.tensors[i].output ||
+        !wants_allocation(op.tensors[i], parsed.tensors[i]))
       continue;
-    if (!bound) continue;
     op.shape(i, dims, imagined[i].shape);
-    imagined[i].make(op.tensors[i], type_of(op, i, tensors->given), tensors->given[first]->device,
-                     tensors->layout_for(op.tensors[i]));
+    imagined[i].make(op.tensors[i], type_of(op, i, tensors.given), tensors.given[first]->device,
+                     tensors.layout_for(op.tensors[i]));
     given[i] = &imagined[i].tensor;
   }
-  return bound;
 }
 
 // Calls `ask(op, tensors, scalars, attributes)` for the problem that the arguments describe.
@@ -115,20 +114,14 @@ PyObject* question(PyObject* module, PyObject* const* arguments, Py_ssize_t coun
   parsed.accept_dims = true;
   if (!parse(state, index, arguments + 1, count - 1, keywords, &parsed)) return nullptr;
   Imagined imagined[kMaxTensors];
-  const DLTensor* given[kMaxTensors];
+  const DLTensor* given[kMaxTensors] = {};
   CallTensors tensors(op.tensor_count);
   if (parsed.dims_given > 0) {
     share_bound_dims(op, &parsed);
-    CallTensors none(op.tensor_count);
-    const bool made = imagine_problem(state, op, parsed, imagined, &none);
-    for (int i = 0; i < op.tensor_count; ++i) {
-      given[i] = none.given[i];
-      none.given[i] = nullptr;  // nothing was borrowed
-    }
-    if (!made) return nullptr;
+    if (!imagine_problem(state, op, parsed, imagined, given)) return nullptr;
   } else {
     if (!tensors.take_given(state, op, parsed)) return nullptr;
-    imagine_outputs(op, parsed, imagined, &tensors, given);
+    imagine_outputs(op, parsed, imagined, tensors, given);
   }
   aot_tune_exec exec{nullptr, nullptr, 0};
   if (parsed.workspace != nullptr && PyLong_Check(parsed.workspace)) {
