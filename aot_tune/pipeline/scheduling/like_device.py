@@ -62,15 +62,15 @@ def winners(costs: Costs, near: float, each: int) -> Iterator[tuple[str, set[str
         for candidate, time in row.items():
             if time <= limit:
                 won.setdefault(candidate, set()).add(problem)
-    rivals = Counter(problem for own in won.values() for problem in own)
-    found = Counter[str]()
+    rivals = Counter(problem for problems in won.values() for problem in problems)
+    taken = Counter[str]()
 
     def fewest(count: int) -> Iterator[tuple[str, set[str]]]:
-        while won and (left := {p for p in costs if found[p] < min(count, rivals[p])}):
+        while won and (left := {p for p in costs if taken[p] < min(count, rivals[p])}):
             yield take(min(won, key=lambda c: (-len(won[c] & left), c)))
 
     def take(candidate: str) -> tuple[str, set[str]]:
-        found.update(won[candidate])
+        taken.update(won[candidate])
         return candidate, won.pop(candidate)
 
     yield from fewest(1)
@@ -97,24 +97,24 @@ def like_winners(
     target is left out. `near` and `each` are as in `winners`.
     """
     spaces = {k.name: (k, space) for k in kernels_for(session, operator, target) if (space := _space(k, target))}
-    made: _Models = {}
+    models: _Models = {}
 
     def add(kernel: Kernel, config: dict[str, ConfigValue], like: Candidate, problems: Collection[str]) -> None:
         candidate = candidate_for(operator, kernel, config, target, dtypes=dict(like.dtypes))
-        made.setdefault(candidate.id, (candidate, set()))[1].update(problems)
+        models.setdefault(candidate.id, (candidate, set()))[1].update(problems)
 
-    own = {p: _of_kernels(row, candidates, spaces) for p, row in costs.items()}
+    rows = {p: _of_kernels(row, candidates, spaces) for p, row in costs.items()}
     together: dict[str, tuple[Candidate, set[str]]] = {}
-    for name, won in winners({p: row for p, row in own.items() if row}, near, each):
-        one = candidates[name]
-        kernel, space = spaces[one.kernel]
-        add(kernel, _most_alike(kernel, space, one.config), one, won)
-        together.setdefault(canonical_digest([one.kernel, one.dtypes]), (one, set()))[1].update(won)
-    for one, problems in together.values():
-        kernel, space = spaces[one.kernel]
+    for name, won in winners({p: row for p, row in rows.items() if row}, near, each):
+        winner = candidates[name]
+        kernel, space = spaces[winner.kernel]
+        add(kernel, _most_alike(kernel, space, winner.config), winner, won)
+        together.setdefault(canonical_digest([winner.kernel, winner.dtypes]), (winner, set()))[1].update(won)
+    for winner, problems in together.values():
+        kernel, space = spaces[winner.kernel]
         for config in _guesses(kernel, space)[:guesses]:
-            add(kernel, config, one, problems)
-    return made
+            add(kernel, config, winner, problems)
+    return models
 
 
 def _of_kernels(
@@ -182,9 +182,9 @@ class Openings:
             return
         for evidence in evidences:
             with session.failures.of(evidence.operator.name):
-                if not evidence.left_out and (found := _opening(session, evidence, device)) is not None:
-                    self._of[evidence.operator.name] = found
-                    evidence.opening = found.record
+                if not evidence.left_out and (opening := _opening(session, evidence, device)) is not None:
+                    self._of[evidence.operator.name] = opening
+                    evidence.opening = opening.record
 
     def of(self, operator: str) -> Opening | None:
         """The opening of an operator; None if it has none."""
@@ -288,18 +288,18 @@ def _opening(session: Session, evidence: Evidence, device: Device) -> Opening | 
         else:
             models = like_winners(session, operator, target, rows, candidates, near=_NEAR_ELSEWHERE, each=0)
         plain = models.keys() - candidates.keys() if name == target.name else set[str]()
-        made = _rendered(session, operator, models, gone, plain)
+        rendered = _rendered(session, operator, models, gone, plain)
         sources = {c.id: c.source for c in database.candidates}
-        proposals += made
-        for one in made:
-            if one.variant.rendered.digest != sources.get(one.variant.id, one.variant.rendered.digest):
-                changed.add(one.variant.id)
+        proposals += rendered
+        for proposal in rendered:
+            if proposal.variant.rendered.digest != sources.get(proposal.variant.id, proposal.variant.rendered.digest):
+                changed.add(proposal.variant.id)
         for problem, row in rows.items():
-            able = [one.variant.id for one in made if one.only is None or problem in one.only]
+            able = [proposal.variant.id for proposal in rendered if proposal.only is None or problem in proposal.only]
             if able:
                 first[problem] = min(able, key=lambda c: row.get(c, math.inf))
         outrun |= behind & rows.keys()
-        records += [database.device.slug] if made and database.device.slug not in records else []
+        records += [database.device.slug] if rendered and database.device.slug not in records else []
     if not proposals and not gone:
         return None
     records = records or [d.device.slug for d in near[:1]]
@@ -332,26 +332,26 @@ def _recorded(session: Session, evidence: Evidence, candidates: Mapping[str, Can
     """
     operator, target = evidence.operator, evidence.target
     kernels = {k.name: k for k in kernels_for(session, operator, target) if is_named(session, operator, k)}
-    own = {c: one for c, one in candidates.items() if one.kernel in kernels}
+    named = {i: c for i, c in candidates.items() if c.kernel in kernels}
     problems = {p.id: p for p in evidence.workload}
-    found: _Models = {}
-    for name, won in winners({p: known for p, row in rows.items() if (known := _among(row, own))}, _NEAR, each=_EACH):
-        candidate, kernel = own[name], kernels[own[name].kernel]
-        found[name] = (candidate, won)
+    models: _Models = {}
+    for name, won in winners({p: kept for p, row in rows.items() if (kept := _among(row, named))}, _NEAR, each=_EACH):
+        candidate, kernel = named[name], kernels[named[name].kernel]
+        models[name] = (candidate, won)
         for problem in won if kernel.triton is not None else ():
             plain = candidate_for(operator, kernel, candidate.config, target, problems[problem], candidate.dtypes)
-            found.setdefault(plain.id, (plain, set()))[1].add(problem)
+            models.setdefault(plain.id, (plain, set()))[1].add(problem)
     vendors = {k.backend for k in kernels.values() if k.algorithms is not None}
-    for candidate in own.values():
+    for candidate in named.values():
         kernel = kernels[candidate.kernel]
         chooses = kernel.algorithms is not None and kernel.has(candidate.config, target.facts)
         if candidate.target == target.name and (chooses or not vendors.isdisjoint(kernel.stages)):
-            found[candidate.id] = (candidate, set(problems))
-    return found
+            models[candidate.id] = (candidate, set(problems))
+    return models
 
 
-def _among(row: Mapping[str, float], own: Container[str]) -> dict[str, float]:
-    return {c: t for c, t in row.items() if c in own}
+def _among(row: Mapping[str, float], candidates: Container[str]) -> dict[str, float]:
+    return {c: t for c, t in row.items() if c in candidates}
 
 
 def _rendered(
@@ -361,7 +361,7 @@ def _rendered(
 
     Those in `follow` are no winners, and are tried only if what they follow is.
     """
-    found: list[Proposal] = []
+    proposals: list[Proposal] = []
     for name, (candidate, problems) in models.items():
         try:
             if not in_space(operator, candidate):
@@ -370,5 +370,5 @@ def _rendered(
         except AotTuneError as error:
             gone[name] = error.what
             continue
-        found.append(Proposal(Variant(rendered=rendered), frozenset(problems), name not in follow))
-    return found
+        proposals.append(Proposal(Variant(rendered=rendered), frozenset(problems), name not in follow))
+    return proposals

@@ -46,8 +46,8 @@ def tune_older(session: Session, target: Target, pool: DevicePool, tuned: Sequen
     kept = seconds_after(session)
     session.begin_turn(1, kept, older_seconds(session, kept))
     begun, measured, reused = session.turn.spent, pool.measured, pool.reused
-    found = {evidence.operator.name: _begun(session, target, evidence) for evidence in tuned}
-    evidences = list(found.values())
+    by_operator = {evidence.operator.name: _begun(session, target, evidence) for evidence in tuned}
+    evidences = list(by_operator.values())
     if session.options.mode == "auto":
         for evidence in evidences:
             known_here(session, pool.device, evidence).give(evidence)
@@ -66,7 +66,7 @@ def tune_older(session: Session, target: Target, pool: DevicePool, tuned: Sequen
         f"{target.name}, for older CPUs: {pool.measured - measured} measurements made, {pool.reused - reused} known "
         f"from before, in {session.turn.spent - begun:.0f} s"
     )
-    return found
+    return by_operator
 
 
 def _begun(session: Session, target: Target, tuned: Evidence) -> Evidence:
@@ -90,5 +90,5 @@ def transferred(session: Session, tuned: Evidence, target: Target) -> list[Propo
     """Candidates for a target that are most like the winners on another, each for the problems that its model won."""
     operator, candidates = tuned.operator, {c: e.candidate for c, e in tuned.variants.items()}
     costs = tuned.choice_costs()
-    made = like_winners(session, operator, target, costs, candidates, near=_NEAR, each=_PER_PROBLEM, guesses=1)
-    return [Proposal(session.rendered(operator, c, target), frozenset(only)) for c, only in made.values()]
+    models = like_winners(session, operator, target, costs, candidates, near=_NEAR, each=_PER_PROBLEM, guesses=1)
+    return [Proposal(session.rendered(operator, c, target), frozenset(only)) for c, only in models.values()]

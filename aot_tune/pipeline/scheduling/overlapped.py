@@ -99,9 +99,9 @@ class _BackgroundCompiler:
         with contextlib.suppress(queue.Empty):
             while True:
                 batch.append(self._found.get_nowait())
-        for one in batch:
-            if isinstance(one, BaseException):
-                raise one
+        for item in batch:
+            if isinstance(item, BaseException):
+                raise item
         self._over = self._over or None in batch
         return [e for e in batch if isinstance(e, Variant)]
 
@@ -170,14 +170,14 @@ def measure_overlapped(
     """
     begun = session.progress.now()
     new = {e.id for e in variants}
-    known = [e for v in evidences for e in v.variants.values() if e.id not in new]
+    others = [e for v in evidences for e in v.variants.values() if e.id not in new]
     tuning = _OverlappedTune(session, pool, evidences, list(variants))
     if session.turn.seconds is not None:
         tuning.check_devices()
         tuning.vouch_for_generics()
-        tuning.queue.add(known)
+        tuning.queue.add(others)
     else:
-        tuning.queue.add(known)
+        tuning.queue.add(others)
         tuning.check_devices(meanwhile=tuning.begin_compiling)
     tuning.screen_known()
     while True:
@@ -219,11 +219,11 @@ class _OverlappedTune:
 
     def due(self) -> list[Variant]:
         """The variants among those left that are to be compiled now."""
-        found: list[Variant] = []
+        variants: list[Variant] = []
         for evidence in self._evidences:
             mine = self._left_of(evidence)
-            found += to_compile(evidence, mine, self.queue.unsettled(evidence)) if mine else []
-        return found
+            variants += to_compile(evidence, mine, self.queue.unsettled(evidence)) if mine else []
+        return variants
 
     def _left_of(self, evidence: Evidence) -> list[Variant]:
         return evidence.now(e for e in self._left if e.candidate.operator == evidence.operator.name)
@@ -256,10 +256,10 @@ class _OverlappedTune:
         generics = self._session.compile(generics, "generic", self._evidences)
         jobs: list[tuple[int, Job]] = []
         for evidence in self._evidences:
-            places = [p for p in queued_problems(self._evidences) if p.evidence is evidence]
-            places.sort(key=lambda p: (p.evidence.operator.compulsory_bytes(p.problem), p.number))
+            queued = [p for p in queued_problems(self._evidences) if p.evidence is evidence]
+            queued.sort(key=lambda p: (p.evidence.operator.compulsory_bytes(p.problem), p.number))
             for variant in (e for e in evidence.variants.values() if e.candidate.generic and e.object is not None):
-                served = (p for p in places if evidence.tried(p.problem, [variant]))
+                served = (p for p in queued if evidence.tried(p.problem, [variant]))
                 jobs += [(p.number, partial(_screen_one, p, variant)) for p in itertools.islice(served, 1)]
         self._pool.each(jobs)
         self.verify_unserved()
@@ -327,9 +327,9 @@ class _OverlappedTune:
                 self._end()
         if self._background is None and (due := self._look_ahead()) and not self._races.under_way:
             self._begin(due)
-        found = self.queue.jobs(self._stops)
-        if found or self._background is not None or self._weighed or self._outlook.due:
-            return found
+        jobs = self.queue.jobs(self._stops)
+        if jobs or self._background is not None or self._weighed or self._outlook.due:
+            return jobs
         return self._races.jobs(self.queue.settled(), self._outlook.coming) or self._verifications()
 
     def _look_ahead(self) -> list[Variant]:
@@ -408,14 +408,14 @@ class _OverlappedTune:
         Entrants without an object, which only a record knew, are compiled together first. If the budget does not allow
         that, the times of the record stand.
         """
-        places = queued_problems(self._evidences, weighed=self._weighed)
-        places = sorted(places, key=lambda p: -p.weight) if self._weighed else _longest_first(places)
-        due = [(p, entrants) for p in places if (entrants := finalists(p.evidence, p.problem))]
+        queued = queued_problems(self._evidences, weighed=self._weighed)
+        queued = sorted(queued, key=lambda p: -p.weight) if self._weighed else _longest_first(queued)
+        due = [(p, entrants) for p in queued if (entrants := finalists(p.evidence, p.problem))]
         missing = {e.candidate.id: e for _, entrants in due for e in entrants if e.object is None}
         if missing and _may_compile(self._session):
             self._session.compile(missing.values(), "finalists", self._evidences)
             due = [(p, p.evidence.now(entrants)) for p, entrants in due]
-        races = [one for one in due if all(e.object is not None for e in one[1])]
+        races = [(p, entrants) for p, entrants in due if all(e.object is not None for e in entrants)]
         unknown = [
             entrants for p, entrants in races if not self._pool.knows_race(p.evidence.operator, p.problem, entrants)
         ]
@@ -423,22 +423,22 @@ class _OverlappedTune:
         self._pool.each(((p.number, partial(_race, p)) for p, _ in races), of=self.queue.operator_of)
 
 
-def _screen_one(place: QueuedProblem, variant: Variant, measurer: Measurer) -> None:
-    if not place.evidence.has(variant, place.problem):
-        measurer.screen(place.evidence, place.problem, [variant])
+def _screen_one(queued: QueuedProblem, variant: Variant, measurer: Measurer) -> None:
+    if not queued.evidence.has(variant, queued.problem):
+        measurer.screen(queued.evidence, queued.problem, [variant])
 
 
 def _verify(variants: Sequence[Variant], measurer: Measurer) -> None:
     measurer.verify(variants)
 
 
-def _race(place: QueuedProblem, measurer: Measurer) -> None:
-    measurer.race(place.evidence, place.problem)
+def _race(queued: QueuedProblem, measurer: Measurer) -> None:
+    measurer.race(queued.evidence, queued.problem)
 
 
-def _longest_first(places: Sequence[QueuedProblem]) -> list[QueuedProblem]:
+def _longest_first(queued: Sequence[QueuedProblem]) -> list[QueuedProblem]:
     """Problems in the order of their races: short ones come last, so that devices end at about the same time."""
-    return sorted(places, key=lambda p: (-p.evidence.operator.compulsory_bytes(p.problem), p.number))
+    return sorted(queued, key=lambda p: (-p.evidence.operator.compulsory_bytes(p.problem), p.number))
 
 
 class _EarlyRaces:
@@ -460,28 +460,28 @@ class _EarlyRaces:
         Problems in `coming`, by number, are left out, because something may still be screened there. So are problems
         whose entrants are not compiled and linked.
         """
-        places = [p for p in settled if p.number not in coming and p.number not in self._given and self._may_race(p)]
+        queued = [p for p in settled if p.number not in coming and p.number not in self._given and self._may_race(p)]
         with self._lock:
-            self._given.update(p.number for p in places)
-        return [(p.number, partial(self._race, p)) for p in _longest_first(places)]
+            self._given.update(p.number for p in queued)
+        return [(p.number, partial(self._race, p)) for p in _longest_first(queued)]
 
-    def _may_race(self, place: QueuedProblem) -> bool:
-        screened = place.problem.id in place.evidence.fresh
-        entrants = finalists(place.evidence, place.problem) if screened else []
+    def _may_race(self, queued: QueuedProblem) -> bool:
+        screened = queued.problem.id in queued.evidence.fresh
+        entrants = finalists(queued.evidence, queued.problem) if screened else []
         if not entrants or not all(e.object is not None for e in entrants):
             return False
         return all(map(self._is_linked, entrants)) or self._pool.knows_race(
-            place.evidence.operator, place.problem, entrants
+            queued.evidence.operator, queued.problem, entrants
         )
 
     def _is_linked(self, variant: Variant) -> bool:
         return variant.object is not None and self._pool.shared.is_linked(variant.object)
 
-    def _race(self, place: QueuedProblem, measurer: Measurer) -> bool:
+    def _race(self, queued: QueuedProblem, measurer: Measurer) -> bool:
         raced = not self._called_off()
         if raced:  # if its workers fail, it stays under way: another device takes it over
-            measurer.race(place.evidence, place.problem)
+            measurer.race(queued.evidence, queued.problem)
         with self._lock:
-            self._given.discard(place.number)
+            self._given.discard(queued.number)
             self.done += raced
         return raced

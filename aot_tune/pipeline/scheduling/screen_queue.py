@@ -99,46 +99,46 @@ class ScreenQueue:
     """
 
     def __init__(self, evidences: Sequence[Evidence], *, weighed: bool = False) -> None:
-        self._places = queued_problems(evidences, weighed=weighed)
-        self._weighs = len({p.weight for p in self._places}) > 1
+        self._queued = queued_problems(evidences, weighed=weighed)
+        self._weighs = len({p.weight for p in self._queued}) > 1
         self._resemblances: dict[int, tuple[int, Resemblances]] = {}
         self._fallen = {id(evidence): _fallen(evidence) for evidence in evidences}
         self._begun, self._lock = set[int](), threading.Lock()
         self.screened = self.decided = 0
 
     def __bool__(self) -> bool:
-        return any(place.rivals or place.others for place in self._places)
+        return any(p.rivals or p.others for p in self._queued)
 
     def add(self, variants: Iterable[Variant]) -> None:
         """Queue variants with an object for the problems that they are meant for."""
         by_operator: dict[str, list[Variant]] = {}
         for variant in variants:
             by_operator.setdefault(variant.candidate.operator, []).append(variant)
-        for place in self._places if by_operator else ():
-            evidence, mine = place.evidence, by_operator.get(place.evidence.operator.name, [])
-            place.add(evidence.tried(place.problem, mine) if mine else ())
+        for queued in self._queued if by_operator else ():
+            evidence, mine = queued.evidence, by_operator.get(queued.evidence.operator.name, [])
+            queued.add(evidence.tried(queued.problem, mine) if mine else ())
 
     def rank(self, awaited: Mapping[tuple[str, str], float]) -> None:
         """Set, by operator and problem id, the seconds of what awaits the screens of rivals; see `QueuedProblem`."""
-        for place in self._places:
-            place.awaited = awaited.get((place.evidence.operator.name, place.problem.id), 0.0)
+        for queued in self._queued:
+            queued.awaited = awaited.get((queued.evidence.operator.name, queued.problem.id), 0.0)
 
     def priority_of(self, variant: Variant) -> Priority:
         """The highest priority that a screen of a variant would have."""
-        own = [p for p in self._places if p.evidence.operator.name == variant.candidate.operator]
-        decides = bool(own) and competes(own[0].evidence, variant)
-        awaited = decides and any(p.awaited > 0.0 and p.evidence.meant_for(variant, p.problem) for p in own)
+        mine = [p for p in self._queued if p.evidence.operator.name == variant.candidate.operator]
+        decides = bool(mine) and competes(mine[0].evidence, variant)
+        awaited = decides and any(p.awaited > 0.0 and p.evidence.meant_for(variant, p.problem) for p in mine)
         return Priority.DECIDING if awaited else Priority.OTHERS
 
     def weight_of(self, variant: Variant) -> float:
         """The weight of all problems that a variant is meant for; 0 if all problems weigh the same."""
-        mine = (p for p in self._places if p.evidence.operator.name == variant.candidate.operator)
+        mine = (p for p in self._queued if p.evidence.operator.name == variant.candidate.operator)
         return math.fsum(p.weight for p in mine if p.evidence.meant_for(variant, p.problem)) if self._weighs else 0.0
 
     def unsettled(self, evidence: Evidence) -> set[str]:
         """Ids of an operator's problems on which rivals wait or a device is at work."""
-        own = (place for place in self._places if place.evidence is evidence)
-        return {place.problem.id for place in own if place.rivals or place.number in self._begun}
+        mine = (p for p in self._queued if p.evidence is evidence)
+        return {p.problem.id for p in mine if p.rivals or p.number in self._begun}
 
     def screen(self, pool: DevicePool, stop: Callable[[Priority], bool], more: More = lambda: ()) -> None:
         """Screen what waits with the highest priority. `stop`, asked with that priority, keeps problems from starting.
@@ -151,62 +151,62 @@ class ScreenQueue:
 
     def jobs(self, stop: Callable[[Priority], bool]) -> list[tuple[int, Job]]:
         """The next screens: those of the highest priority, on problems on which no device is at work."""
-        waiting = [place for place in self._places if place.priority and place.number not in self._begun]
-        top = max((place.priority for place in waiting), default=Priority.NOTHING)
-        chosen = [place for place in waiting if place.priority == top]
+        waiting = [p for p in self._queued if p.priority and p.number not in self._begun]
+        top = max((p.priority for p in waiting), default=Priority.NOTHING)
+        chosen = [p for p in waiting if p.priority == top]
         if top == Priority.DECIDING:
-            chosen.sort(key=lambda place: (-place.weight, -place.awaited, place.rank, place.number))
+            chosen.sort(key=lambda p: (-p.weight, -p.awaited, p.rank, p.number))
         else:
-            chosen.sort(key=lambda place: (-place.weight, place.rank, place.number))
-        known = [(place, self._resemblances_of(place.evidence)) for place in chosen]
-        return [(place.number, partial(self._screen, place, found, top, stop)) for place, found in known]
+            chosen.sort(key=lambda p: (-p.weight, p.rank, p.number))
+        screens = [(p, self._resemblances_of(p.evidence)) for p in chosen]
+        return [(p.number, partial(self._screen, p, resemblances, top, stop)) for p, resemblances in screens]
 
     def _screen(
         self,
-        place: QueuedProblem,
+        queued: QueuedProblem,
         resemblances: Resemblances,
         priority: Priority,
         stop: Callable[[Priority], bool],
         measurer: Measurer,
     ) -> bool:
-        self._begun.add(place.number)
+        self._begun.add(queued.number)
         try:
-            return screen_queued(place, resemblances, priority, stop, measurer)
+            return screen_queued(queued, resemblances, priority, stop, measurer)
         finally:
             with self._lock:
                 self.screened += 1
                 self.decided += priority == Priority.DECIDING
-            self._begun.discard(place.number)
+            self._begun.discard(queued.number)
 
     def settled(self) -> list[QueuedProblem]:
         """Problems on which nothing waits and no device is at work."""
-        return [p for p in self._places if not p.priority and p.number not in self._begun]
+        return [p for p in self._queued if not p.priority and p.number not in self._begun]
 
     def problems_of(self, evidence: Evidence) -> list[tuple[int, Problem]]:
         """An operator's problems with their numbers."""
-        return [(p.number, p.problem) for p in self._places if p.evidence is evidence]
+        return [(p.number, p.problem) for p in self._queued if p.evidence is evidence]
 
     def operator_of(self, number: int) -> str:
         """The operator's name for a problem's number; empty for a number that belongs to no problem."""
-        return self._places[number].evidence.operator.name if number >= 0 else ""
+        return self._queued[number].evidence.operator.name if number >= 0 else ""
 
     def _resemblances_of(self, evidence: Evidence) -> Resemblances:
-        count, found = self._resemblances.get(id(evidence), (0, None))
-        if found is None or count != len(evidence.variants):
-            count, found = len(evidence.variants), Resemblances(evidence)
-            self._resemblances[id(evidence)] = count, found
-        return found
+        count, resemblances = self._resemblances.get(id(evidence), (0, None))
+        if resemblances is None or count != len(evidence.variants):
+            count, resemblances = len(evidence.variants), Resemblances(evidence)
+            self._resemblances[id(evidence)] = count, resemblances
+        return resemblances
 
     def _reconsider(self) -> None:
         """If candidates have failed since the last call, queue again what was passed over."""
-        for evidence in {id(place.evidence): place.evidence for place in self._places}.values():
+        for evidence in {id(p.evidence): p.evidence for p in self._queued}.values():
             before, self._fallen[id(evidence)] = self._fallen[id(evidence)], _fallen(evidence)
             if before == self._fallen[id(evidence)]:
                 continue
             passed = evidence.reconsider()
-            for place in (p for p in self._places if p.evidence is evidence):
-                mine = (evidence.variants[c] for c, problem in passed if problem == place.problem.id)
-                place.add(evidence.tried(place.problem, mine))
+            for queued in (p for p in self._queued if p.evidence is evidence):
+                mine = (evidence.variants[c] for c, problem in passed if problem == queued.problem.id)
+                queued.add(evidence.tried(queued.problem, mine))
 
 
 def _any(_number: int) -> str:
@@ -219,23 +219,23 @@ def _fallen(evidence: Evidence) -> int:
 
 
 def screen_queued(
-    place: QueuedProblem,
+    queued: QueuedProblem,
     resemblances: Resemblances,
     priority: Priority,
     stop: Callable[[Priority], bool],
     measurer: Measurer,
 ) -> bool:
     """Screen what waits on a problem with a priority. Returns whether anything was started."""
-    taken = [] if stop(priority) else place.take(priority)
+    taken = [] if stop(priority) else queued.take(priority)
     if not taken:
         return False
-    passed = resemblances.pass_over(place.problem, taken)
+    passed = resemblances.pass_over(queued.problem, taken)
     if passed:
-        measurer.spare(place.evidence.operator, place.problem, len(passed))
+        measurer.spare(queued.evidence.operator, queued.problem, len(passed))
         taken = [e for e in taken if e.candidate.id not in passed]
     try:
-        measurer.screen(place.evidence, place.problem, taken)
+        measurer.screen(queued.evidence, queued.problem, taken)
     except WorkerError:  # another device may screen them
-        place.add(taken)
+        queued.add(taken)
         raise
     return True

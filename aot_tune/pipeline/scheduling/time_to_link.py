@@ -39,14 +39,14 @@ def seconds_after(session: Session) -> float:
     if not session.links:
         return 0.0
     load = session.load
-    known = link_seconds(link_memory(session))
-    if known is None:
+    seconds = link_seconds(link_memory(session))
+    if seconds is None:
         runtime = _PACKAGE / "runtime"
         folders = [runtime, *(runtime / name for name in session.plan.families)]
         folders += [_PACKAGE / "link" / "binding"] if session.plan.module else []
         sources = 1 + bool(session.plan.module) + sum(len(list(f.glob("*.cpp"))) for f in folders)
         problems = sum(len(o.workload_for(t.family)) for t in session.targets for o in session.operators.values())
-        known = _FILES + _CHECK + _PER_PROBLEM * problems
-        known += max((family(d.family).start_seconds for d in session.devices), default=0.0)
-        known += _PER_SOURCE * sources * (load.each or _COMPILE) / load.jobs
-    return known / load.granted
+        seconds = _FILES + _CHECK + _PER_PROBLEM * problems
+        seconds += max((family(d.family).start_seconds for d in session.devices), default=0.0)
+        seconds += _PER_SOURCE * sources * (load.each or _COMPILE) / load.jobs
+    return seconds / load.granted

@@ -51,7 +51,7 @@ In small steps, the most promising ones are measured before the budget ends."""
 
 def tune(session: Session) -> dict[str, list[Evidence]]:
     """Evidence by operator, one for each target, for the modes `auto` and `tune`."""
-    found: dict[str, list[Evidence]] = {name: [] for name in session.operators}
+    by_operator: dict[str, list[Evidence]] = {name: [] for name in session.operators}
     if session.budget.seconds is not None:
         _begin_budget(session)
     targets = [t for t in session.targets if t != session.older]
@@ -63,22 +63,22 @@ def tune(session: Session) -> dict[str, list[Evidence]]:
         left = [t for t in left if t != target]
         devices = session.devices_for(target)
         if not devices or not session.plan.may_measure:
-            _without_device(session, target, found)
+            _without_device(session, target, by_operator)
         else:
-            tune_on(session, target, devices, found)
+            tune_on(session, target, devices, by_operator)
     if session.older is not None:
-        _complete(session, session.older, found)
-    return found
+        _complete(session, session.older, by_operator)
+    return by_operator
 
 
-def _complete(session: Session, older: Target, found: dict[str, list[Evidence]]) -> None:
+def _complete(session: Session, older: Target, by_operator: dict[str, list[Evidence]]) -> None:
     """Add evidence for older CPUs to every operator, in the order of the targets, as a replay has it."""
-    if not any(e.target == older for evidence in found.values() for e in evidence):
+    if not any(e.target == older for evidence in by_operator.values() for e in evidence):
         if session.plan.may_measure:
-            _to_tune(session, older, found)
+            _to_tune(session, older, by_operator)
         else:
-            _without_device(session, older, found)
-    for evidence in found.values():
+            _without_device(session, older, by_operator)
+    for evidence in by_operator.values():
         evidence.sort(key=lambda e: session.targets.index(e.target))
 
 
@@ -87,14 +87,14 @@ def _complete_from(
     older: Target,
     pool: DevicePool,
     evidences: list[Evidence],
-    found: dict[str, list[Evidence]],
+    by_operator: dict[str, list[Evidence]],
 ) -> None:
     """Add evidence for older CPUs: what records have of them, else what short races on this machine find."""
     recorded = on_record(session, older)
-    _without_device(session, older, {name: found[name] for name in found if name in recorded})
+    _without_device(session, older, {name: by_operator[name] for name in by_operator if name in recorded})
     left = [evidence for evidence in evidences if evidence.operator.name not in recorded]
     for name, evidence in (tune_older(session, older, pool, left) if left else {}).items():
-        found[name].append(evidence)
+        by_operator[name].append(evidence)
 
 
 def _begin_budget(session: Session) -> None:
@@ -117,9 +117,9 @@ def _begin_budget(session: Session) -> None:
         )
 
 
-def _without_device(session: Session, target: Target, found: dict[str, list[Evidence]]) -> None:
+def _without_device(session: Session, target: Target, by_operator: dict[str, list[Evidence]]) -> None:
     """Let the database decide. If it cannot, the generic variant serves, and a loud line says so."""
-    for name, own in found.items():
+    for name, evidences in by_operator.items():
         operator = session.operators[name]
         try:
             evidence, database = recorded_evidence(session, operator, target)
@@ -128,7 +128,7 @@ def _without_device(session: Session, target: Target, found: dict[str, list[Evid
             evidence = Evidence(operator, target, {})
             evidence.remark(f"NOT TUNED for {target.name}, the generic variant serves: {error.what}")
         session.progress.line(f"{name}: {evidence.note}")
-        own.append(evidence)
+        evidences.append(evidence)
 
 
 def _decided_by(session: Session, evidence: Evidence, database: OperatorDatabase | None) -> str:
@@ -142,9 +142,9 @@ def _decided_by(session: Session, evidence: Evidence, database: OperatorDatabase
     )
 
 
-def tune_on(session: Session, target: Target, devices: list[Device], found: dict[str, list[Evidence]]) -> None:
-    """Tune all operators for a target on its devices. `found` gets the evidence."""
-    evidences = _to_tune(session, target, found)
+def tune_on(session: Session, target: Target, devices: list[Device], by_operator: dict[str, list[Evidence]]) -> None:
+    """Tune all operators for a target on its devices. `by_operator` gets the evidence."""
+    evidences = _to_tune(session, target, by_operator)
     if evidences and all(evidence.left_out for evidence in evidences):
         return
     operators = [evidence.operator for evidence in evidences]
@@ -169,7 +169,7 @@ def tune_on(session: Session, target: Target, devices: list[Device], found: dict
             for line in pool.told() if len(pool.members) > 1 else ():
                 session.progress.line(f"{target.name}: {line}")
         if target.on_host and session.older is not None:
-            _complete_from(session, session.older, pool, evidences, found)
+            _complete_from(session, session.older, pool, evidences, by_operator)
         session.end_turn()  # ending the workers and removing files may take seconds
 
 
@@ -202,7 +202,7 @@ def _tune_all(
         for evidence in evidences if session.options.mode == "auto" else ():
             recorded += known_here(session, pool.device, evidence).give(evidence)
         mine = {evidence.operator.name: not_known(evidence) for evidence in evidences}
-        variants = [e for own in mine.values() for e in own]
+        variants = [e for wanted in mine.values() for e in wanted]
         race = 0.0 if alone else family(target.family).policy().race_ns / 1e9
         session.pending.expect(evidences, variants, least_race=race)
         if within is not None:
@@ -214,9 +214,8 @@ def _tune_all(
                 _overlapped(session, target, pool, evidences, variants)
         for evidence in fresh:
             strategies.tell(evidence)
-        step = next_step(
-            session, [e for own in evidences for e in own.now(mine[own.operator.name])], begun, step, strategies.step
-        )
+        asked = [e for evidence in evidences for e in evidence.now(mine[evidence.operator.name])]
+        step = next_step(session, asked, begun, step, strategies.step)
     if within is not None:
         within.finish()
     return recorded
@@ -238,12 +237,12 @@ def _overlapped(
     )
 
 
-def _to_tune(session: Session, target: Target, found: dict[str, list[Evidence]]) -> list[Evidence]:
+def _to_tune(session: Session, target: Target, by_operator: dict[str, list[Evidence]]) -> list[Evidence]:
     """All operators with new evidence. A line names those that are left out."""
     evidences: list[Evidence] = []
     for name, operator in session.operators.items():
         evidence = Evidence(operator, target, {})
-        found[name].append(evidence)
+        by_operator[name].append(evidence)
         evidences.append(evidence)
         if not tunes(session, operator, target):
             evidence.leave_out()
@@ -272,18 +271,18 @@ class _Strategies:
 
         They come from up to `count` configs of each kernel; the default is `step`.
         """
-        found: dict[str, Variant] = {}
+        variants: dict[str, Variant] = {}
         for kernel in kernels_for(self._session, operator, target):
             if not is_named(self._session, operator, kernel):
                 continue
             strategy = self._strategy(operator, kernel, target)
-            before = len(found)
-            while len(found) == before and (configs := strategy.ask(count or self.step)):
+            before = len(variants)
+            while len(variants) == before and (configs := strategy.ask(count or self.step)):
                 for config in configs:
                     for candidate in candidates_for(operator, kernel, config, target):
-                        if candidate.id not in found:
-                            found[candidate.id] = self._session.rendered(operator, candidate, target)
-        return list(found.values())
+                        if candidate.id not in variants:
+                            variants[candidate.id] = self._session.rendered(operator, candidate, target)
+        return list(variants.values())
 
     def tell(self, evidence: Evidence) -> None:
         """Report the current cost of each config to the strategies: its mean time over each problem's best time.
@@ -326,16 +325,17 @@ def _config_costs(evidence: Evidence) -> dict[tuple[str, str], tuple[Config, flo
     logs: dict[str, list[float]] = {}
     for row in evidence.costs().values():
         best = min(row.values())
-        for candidate, time in row.items():
-            logs.setdefault(candidate, []).append(math.log(time / best))
-    found: dict[tuple[str, str], tuple[Config, list[float]]] = {}
+        for name, time in row.items():
+            logs.setdefault(name, []).append(math.log(time / best))
+    configs: dict[tuple[str, str], tuple[Config, list[float]]] = {}
     for name, variant in evidence.variants.items():
-        one = variant.candidate
-        known = logs.get(name) or ([math.inf] if evidence.failed(name) else [])
-        found.setdefault((one.kernel, canonical_digest(one.config)), (one.config, []))[1].extend(known)
+        candidate = variant.candidate
+        costs = logs.get(name) or ([math.inf] if evidence.failed(name) else [])
+        key = candidate.kernel, canonical_digest(candidate.config)
+        configs.setdefault(key, (candidate.config, []))[1].extend(costs)
     return {
         key: (config, math.exp(statistics.fmean([v for v in values if v < math.inf] or values)))
-        for key, (config, values) in found.items()
+        for key, (config, values) in configs.items()
         if values
     }
 

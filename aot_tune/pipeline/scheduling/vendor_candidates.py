@@ -74,16 +74,16 @@ class Vendors:
 
     def proposals(self, operator: Operator) -> list[Proposal]:
         """Rendered candidates of one operator, each with the problems that it is meant for."""
-        found: dict[str, tuple[Candidate, set[str]]] = {}
+        by_id: dict[str, tuple[Candidate, set[str]]] = {}
         for kernel, told in self._told[operator.name]:
             for problem, config in told.result():
                 dtypes = {v: problem.dtypes.get(v, choices[0]) for v, choices in operator.dtypes.items()}
                 candidate = candidate_for(operator, kernel, config, self._target, problem, dtypes)
-                found.setdefault(candidate.id, (candidate, set()))[1].add(problem.id)
+                by_id.setdefault(candidate.id, (candidate, set()))[1].add(problem.id)
         rendered = self._session.rendered
         return [
             Proposal(rendered(operator, candidate, self._target), frozenset(problems))
-            for candidate, problems in found.values()
+            for candidate, problems in by_id.values()
         ]
 
 
@@ -109,8 +109,8 @@ def configs_of(
     recorded = list(recorded_configs(session, operator, kernel, target, device))
     if recorded and session.options.mode != "tune":
         return recorded
-    own = (p for p in operator.workload_for(target.family) if p.id not in named)
-    problems = [p for p in own if may_serve(kernel, operator.facts(p))]
+    unnamed = (p for p in operator.workload_for(target.family) if p.id not in named)
+    problems = [p for p in unnamed if may_serve(kernel, operator.facts(p))]
     asked = [(p, product) for p in problems if (product := _product(kernel, p)) is not None]
     answer = ask_library(session, kernel, device, [product for _, product in asked])
     drawn, tried = _PER_PROBLEM[session.options.effort]
@@ -170,17 +170,17 @@ def ask_library(
     for i, part in enumerate(parts) if count > 1 else ():
         if told[i].error:  # a device may allow one process at a time
             told[i] = _ask_process(session, kernel, device, part)
-    answers = [one for one in told if not one.error]
+    answers = [answer for answer in told if not answer.error]
     if len(answers) < count:
-        reason = next(one.error for one in told if one.error)
+        reason = next(answer.error for answer in told if answer.error)
         session.progress.line(f"{kernel.backend}: its algorithms are not tried one by one: {reason}")
         return []
-    found = [answers[i % count].products[i // count] for i in range(len(products))]
+    merged = [answers[i % count].products[i // count] for i in range(len(products))]
     session.progress.line(
-        f"{kernel.backend} version {answers[0].version}: {sum(len(p.configs) for p in found)} algorithms "
+        f"{kernel.backend} version {answers[0].version}: {sum(len(p.configs) for p in merged)} algorithms "
         f"listed for {len(products)} problems in {session.progress.now() - begun:.0f} s"
     )
-    return found
+    return merged
 
 
 def _ask_process(

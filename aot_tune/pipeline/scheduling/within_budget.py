@@ -86,12 +86,12 @@ class BudgetTuning:
     def __init__(self, session: Session, pool: DevicePool, evidences: Sequence[Evidence]) -> None:
         self._session, self._pool = session, pool
         self._measurer: Measurer = pool.members[0]
-        self._places = [
+        self._opened = [
             _OpenProblem(evidence, p, task_of(evidence.operator, p), weight=evidence.operator.weight(p))
             for evidence in evidences
             for p in evidence.workload
         ]
-        self._weighs = len({p.weight for p in self._places}) > 1
+        self._weighs = len({p.weight for p in self._opened}) > 1
         self._evidences = evidences
         self._durations = session.pending.durations
         self._gains = Gains(self._durations)
@@ -126,7 +126,7 @@ class BudgetTuning:
 
     def lacks_time(self) -> bool:
         """Whether something is left undone that promises a gain."""
-        return any(gain >= _LEAST_GAIN for place in self._places for gain, _, _ in self._choices(place))
+        return any(gain >= _LEAST_GAIN for p in self._opened for gain, _, _ in self._choices(p))
 
     def _stop(self) -> None:
         kill_running()
@@ -134,7 +134,7 @@ class BudgetTuning:
 
     def _weight_of(self, variant: Variant) -> float:
         """The weight of all problems that a variant is meant for. If each weighs 1, it is their number."""
-        mine = (p for p in self._places if p.task.operator == variant.candidate.operator)
+        mine = (p for p in self._opened if p.task.operator == variant.candidate.operator)
         return math.fsum(p.weight for p in mine if p.evidence.meant_for(variant, p.problem))
 
     def _room(self, first: Variant) -> int:
@@ -150,31 +150,31 @@ class BudgetTuning:
                 raise InterruptedError("the budget has ended")
 
         try:
-            made = self._session.compile(batch, "", self._evidences, ready)
+            compiled = self._session.compile(batch, "", self._evidences, ready)
         except InterruptedError:
             return
         self._session.keep(seconds_after(self._session))
-        self._arrive(made)
+        self._arrive(compiled)
 
     def _arrive(self, variants: Iterable[Variant]) -> None:
         """Queue compiled candidates for their problems. Results that the store knows are taken over at once."""
         by_operator: defaultdict[str, list[Variant]] = defaultdict(list)
         for variant in variants:
             by_operator[variant.candidate.operator].append(variant)
-        for place in self._places:
-            for variant in place.evidence.tried(place.problem, by_operator[place.task.operator]):
-                if not place.evidence.has(variant, place.problem):
-                    if not self._measurer.recall(place.evidence, place.problem, variant):
-                        place.waiting[variant.candidate.id] = variant
-                    self._costs.pop(place.task.operator, None)
+        for opened in self._opened:
+            for variant in opened.evidence.tried(opened.problem, by_operator[opened.task.operator]):
+                if not opened.evidence.has(variant, opened.problem):
+                    if not self._measurer.recall(opened.evidence, opened.problem, variant):
+                        opened.waiting[variant.candidate.id] = variant
+                    self._costs.pop(opened.task.operator, None)
 
     def _vouch_for_generics(self) -> None:
         """Try each generic variant on the smallest problem that it serves, because none is shipped unverified."""
-        for place in sorted(self._places, key=lambda p: p.task.size):
-            for variant in [e for e in place.waiting.values() if e.candidate.generic]:
-                rows = place.evidence.measurements.values()
+        for opened in sorted(self._opened, key=lambda p: p.task.size):
+            for variant in [e for e in opened.waiting.values() if e.candidate.generic]:
+                rows = opened.evidence.measurements.values()
                 if self._session.turn.allows(1e-9) and not any(variant.candidate.id in row for row in rows):
-                    self._screen(place, variant)
+                    self._screen(opened, variant)
         self._measurer.verify(e for evidence in self._evidences for e in evidence.unserved)
 
     def _most_gainful(self, least: float = _LEAST_GAIN) -> Callable[[], None] | None:
@@ -185,69 +185,69 @@ class BudgetTuning:
         """
         left = self._session.turn.left
         best: tuple[tuple[float, float, float], Callable[[], None]] | None = None
-        for place in self._places:
-            first = place.weight if self._weighs and place.best() is None else 0.0
-            for gain, seconds, task in self._choices(place):
-                rank = (math.inf if gain == math.inf else first, gain * place.weight, gain)
+        for opened in self._opened:
+            first = opened.weight if self._weighs and opened.best() is None else 0.0
+            for gain, seconds, task in self._choices(opened):
+                rank = (math.inf if gain == math.inf else first, gain * opened.weight, gain)
                 if seconds <= left and gain >= least and (best is None or rank > best[0]):
                     best = rank, task
         return best[1] if best is not None else None
 
-    def _choices(self, place: _OpenProblem) -> Iterable[tuple[float, float, Callable[[], None]]]:
+    def _choices(self, opened: _OpenProblem) -> Iterable[tuple[float, float, Callable[[], None]]]:
         """What can be done about a problem: the gain per second, the seconds, and the action."""
         durations = self._durations
-        chosen = [e for e in place.waiting.values() if not e.candidate.generic]
-        if place.waiting:
-            seconds = durations.screen(place.task) + durations.prepare(place.task)
-            gain = self._gains.of_screen(place.task) if chosen else 0.0
-            yield gain, seconds, lambda: self._screen_best(place)
-        if not chosen and (entrants := finalists(place.evidence, place.problem)):
-            if self._knows_race(place, entrants):  # it costs no time
-                yield math.inf, 0.0, lambda: self._race(place)
+        chosen = [e for e in opened.waiting.values() if not e.candidate.generic]
+        if opened.waiting:
+            seconds = durations.screen(opened.task) + durations.prepare(opened.task)
+            gain = self._gains.of_screen(opened.task) if chosen else 0.0
+            yield gain, seconds, lambda: self._screen_best(opened)
+        if not chosen and (entrants := finalists(opened.evidence, opened.problem)):
+            if self._knows_race(opened, entrants):  # it costs no time
+                yield math.inf, 0.0, lambda: self._race(opened)
                 return
-            seconds = durations.race(place.task) + durations.prepare(place.task)
-            gain = self._gains.of_race(place.task, place.raced) if len(entrants) > 1 else 0.0
-            yield gain, seconds, lambda: self._race(place)
+            seconds = durations.race(opened.task) + durations.prepare(opened.task)
+            gain = self._gains.of_race(opened.task, opened.raced) if len(entrants) > 1 else 0.0
+            yield gain, seconds, lambda: self._race(opened)
 
-    def _knows_race(self, place: _OpenProblem, entrants: Sequence[Variant]) -> bool:
+    def _knows_race(self, opened: _OpenProblem, entrants: Sequence[Variant]) -> bool:
         ids = [e.candidate.id for e in entrants]
-        if place.asked[0] != ids:
-            place.asked = ids, self._measurer.knows_race(place.evidence.operator, place.problem, entrants)
-        return place.asked[1]
+        if opened.asked[0] != ids:
+            opened.asked = ids, self._measurer.knows_race(opened.evidence.operator, opened.problem, entrants)
+        return opened.asked[1]
 
-    def _screen_best(self, place: _OpenProblem) -> None:
-        operator = place.task.operator
+    def _screen_best(self, opened: _OpenProblem) -> None:
+        operator = opened.task.operator
         if operator not in self._costs:
-            self._costs[operator] = _mean_costs(place.evidence)
-        chosen = [c for c, e in place.waiting.items() if not e.candidate.generic] or list(place.waiting)
-        self._screen(place, place.waiting[most_promising(self._costs[operator], chosen)])
+            self._costs[operator] = _mean_costs(opened.evidence)
+        chosen = [c for c, e in opened.waiting.items() if not e.candidate.generic] or list(opened.waiting)
+        self._screen(opened, opened.waiting[most_promising(self._costs[operator], chosen)])
 
-    def _screen(self, place: _OpenProblem, variant: Variant) -> None:
-        before = place.best()
-        del place.waiting[variant.candidate.id]
-        self._measurer.screen(place.evidence, place.problem, [variant])
-        if not variant.candidate.generic and place.evidence.has(variant, place.problem):
-            self._gains.tried(place.task, before, place.best())
-        self._costs.pop(place.task.operator, None)
+    def _screen(self, opened: _OpenProblem, variant: Variant) -> None:
+        before = opened.best()
+        del opened.waiting[variant.candidate.id]
+        self._measurer.screen(opened.evidence, opened.problem, [variant])
+        if not variant.candidate.generic and opened.evidence.has(variant, opened.problem):
+            self._gains.tried(opened.task, before, opened.best())
+        self._costs.pop(opened.task.operator, None)
 
-    def _race(self, place: _OpenProblem) -> None:
-        picked = finalists(place.evidence, place.problem)[0].candidate.id
-        self._measurer.race(place.evidence, place.problem)
-        place.raced += 1
-        raced = place.evidence.on(place.problem).get(picked)
+    def _race(self, opened: _OpenProblem) -> None:
+        picked = finalists(opened.evidence, opened.problem)[0].candidate.id
+        self._measurer.race(opened.evidence, opened.problem)
+        opened.raced += 1
+        raced = opened.evidence.on(opened.problem).get(picked)
         if raced is not None and raced.final is not None and raced.ns is not None:
-            self._gains.raced(raced.ns, min(place.best() or raced.ns, raced.ns))
-        self._costs.pop(place.task.operator, None)
+            self._gains.raced(raced.ns, min(opened.best() or raced.ns, raced.ns))
+        self._costs.pop(opened.task.operator, None)
 
 
 def _mean_costs(evidence: Evidence) -> dict[str, float]:
     """By candidate, how far it was from the best: the mean natural logarithm over the problems where it has a time."""
-    found: dict[str, list[float]] = {}
+    logs: dict[str, list[float]] = {}
     for row in evidence.measurements.values():
         times = {c: m.ns for c, m in row.items() if m.ns is not None and c in evidence.variants}
         for candidate, time in times.items():
-            found.setdefault(candidate, []).append(math.log(time / min(times.values())))
-    return {c: statistics.fmean(values) for c, values in found.items()}
+            logs.setdefault(candidate, []).append(math.log(time / min(times.values())))
+    return {c: statistics.fmean(values) for c, values in logs.items()}
 
 
 def _in_turn(variants: list[Variant], weight: Callable[[Variant], float]) -> list[Variant]:
@@ -258,14 +258,14 @@ def _in_turn(variants: list[Variant], weight: Callable[[Variant], float]) -> lis
     by_kernel: dict[tuple[str, str], list[Variant]] = {}
     for variant in variants:
         by_kernel.setdefault((variant.candidate.operator, variant.candidate.kernel), []).append(variant)
-    served = {kernel: weight(found[0]) for kernel, found in by_kernel.items()}
+    served = {kernel: weight(queue[0]) for kernel, queue in by_kernel.items()}
     ranks: dict[tuple[str, str], int] = {}
     for operator in {o for o, _ in by_kernel}:
         mine = sorted((k for k in by_kernel if k[0] == operator), key=lambda k: -served[k])
         ranks |= {kernel: rank for rank, kernel in enumerate(mine)}
     turns = [
         (turn, ranks[kernel], -served[kernel], variant)
-        for kernel, found in by_kernel.items()
-        for turn, variant in enumerate(found)
+        for kernel, queue in by_kernel.items()
+        for turn, variant in enumerate(queue)
     ]
     return [variant for *_, variant in sorted(turns, key=lambda t: t[:3])]

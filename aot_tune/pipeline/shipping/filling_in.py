@@ -18,15 +18,15 @@ from aot_tune.spec import Problem, all_of
 __all__ = ["stand_in", "with_filling_in", "without_wrong"]
 
 
-def stand_in(session: Session, found: Sequence[Evidence]) -> None:
+def stand_in(session: Session, evidences: Sequence[Evidence]) -> None:
     """For each choice of dtypes without a time, let one candidate stand in for all of its problems.
 
-    `found` is an operator's evidence by target. On the target for older CPUs, the chosen config is the most like the
+    `evidences` are those of an operator by target. On the target for older CPUs, the chosen config is the most like the
     one that won most of these problems on this machine's own target. It is verified like every kept variant. Without it
     the generic variant would serve these calls, at least ten times as slow.
     """
-    older = next((e for e in found if e.brief and not e.left_out), None)
-    tuned = next((e for e in reversed(found) if e.target.on_host and not e.brief and not e.left_out), None)
+    older = next((e for e in evidences if e.brief and not e.left_out), None)
+    tuned = next((e for e in reversed(evidences) if e.target.on_host and not e.brief and not e.left_out), None)
     if older is None or tuned is None or not tuned.measurements:
         return
     likely = transferred(session, tuned, older.target)
@@ -50,7 +50,7 @@ def _unreached(evidence: Evidence) -> dict[tuple[str, ...], list[Problem]]:
     kinds: dict[tuple[str, ...], list[Problem]] = {}
     for problem in evidence.workload:
         kinds.setdefault(tuple(problem.dtypes.get(v, c[0]) for v, c in operator.dtypes.items()), []).append(problem)
-    return {dtypes: found for dtypes, found in kinds.items() if timed.isdisjoint(p.id for p in found)}
+    return {dtypes: problems for dtypes, problems in kinds.items() if timed.isdisjoint(p.id for p in problems)}
 
 
 def _served(evidence: Evidence, proposal: Proposal, problems: Sequence[Problem]) -> int:
@@ -75,29 +75,29 @@ def with_filling_in(session: Session, evidence: Evidence, selection: Selection) 
         selection = dataclasses.replace(selection, nodes=(Node(),))
     variants = [*(_filling_in(session, evidence) if filling else ()), *standing]
     evidence.try_too(map(Proposal, variants))
-    found = [e.candidate.id for e in variants if not evidence.failed(e.candidate.id)]
-    return dataclasses.replace(selection, kept=tuple(dict.fromkeys([*selection.kept, *found])))
+    working = [e.candidate.id for e in variants if not evidence.failed(e.candidate.id)]
+    return dataclasses.replace(selection, kept=tuple(dict.fromkeys([*selection.kept, *working])))
 
 
 def without_wrong(chosen: Mapping[str, Sequence[Chosen]], wrong: Collection[str]) -> dict[str, list[Chosen]]:
     """What was chosen, without some candidates. No decision mentions these: they are only kept to fill in."""
-    found = {}
+    by_name = {}
     for name, members in chosen.items():
-        kept = [tuple(c for c in one.selection.kept if c not in wrong) for one in members]
-        selections = [dataclasses.replace(one.selection, kept=k) for one, k in zip(members, kept, strict=True)]
-        found[name] = [dataclasses.replace(o, selection=s) for o, s in zip(members, selections, strict=True)]
-    return found
+        kept = [tuple(c for c in member.selection.kept if c not in wrong) for member in members]
+        selections = [dataclasses.replace(member.selection, kept=k) for member, k in zip(members, kept, strict=True)]
+        by_name[name] = [dataclasses.replace(o, selection=s) for o, s in zip(members, selections, strict=True)]
+    return by_name
 
 
 def _filling_in(session: Session, evidence: Evidence) -> list[Variant]:
     """The first config of each kernel that fills in, in all dtypes that it serves."""
-    operator, target, found = evidence.operator, evidence.target, list[Variant]()
+    operator, target, variants = evidence.operator, evidence.target, list[Variant]()
     for kernel in kernels_for(session, operator, target):
         config = next(kernel.configs(target.facts), None) if kernel.fills_in else None
         if config is None:
             continue
         for dtypes in operator.dtype_choices(kernel):
             candidate = candidate_for(operator, kernel, config, target, dtypes=dtypes)
-            known = evidence.variants.get(candidate.id)
-            found.append(known or session.rendered(operator, candidate, target))
-    return found
+            variant = evidence.variants.get(candidate.id)
+            variants.append(variant or session.rendered(operator, candidate, target))
+    return variants

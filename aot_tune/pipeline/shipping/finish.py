@@ -168,38 +168,38 @@ def _without_epilogue(operator: Operator, problems: Collection[Problem]) -> list
     Bare forms that are problems themselves are left out. A decision tree that does not know the others may send them
     where other sizes went.
     """
-    own = {facts_of(operator, one) for one in problems}
-    found: dict[tuple[tuple[str, int], ...], tuple[int, Problem, Problem]] = {}
-    for one in problems:
-        bare = operator.without_epilogue(one)
-        parts = len(one.present) - len(bare.present) + len(one.attributes) - len(bare.attributes)
+    measured = {facts_of(operator, problem) for problem in problems}
+    nearest: dict[tuple[tuple[str, int], ...], tuple[int, Problem, Problem]] = {}
+    for problem in problems:
+        bare = operator.without_epilogue(problem)
+        parts = len(problem.present) - len(bare.present) + len(problem.attributes) - len(bare.attributes)
         facts = facts_of(operator, bare)
-        if facts not in own and (facts not in found or parts < found[facts][0]):
-            found[facts] = parts, bare, one
-    return [(bare, one) for _, bare, one in found.values()]
+        if facts not in measured and (facts not in nearest or parts < nearest[facts][0]):
+            nearest[facts] = parts, bare, problem
+    return [(bare, problem) for _, bare, problem in nearest.values()]
 
 
 def _least_assuming(evidence: Evidence) -> dict[str, str]:
     """For each candidate with assumptions, the candidate that assumes least and is the same otherwise."""
-    found = {}
+    plainer = {}
     assuming = [e.candidate for e in evidence.variants.values() if evidence.operator.kernel(e.candidate.kernel).triton]
     for candidate in assuming:
         others = (other for other in assuming if assumes_less(other, candidate))
         least = min(others, key=lambda c: (sum(not n.endswith(".bits") for n in c.pins), c.id), default=None)
         if least is not None:
-            found[candidate.id] = least.id
-    return found
+            plainer[candidate.id] = least.id
+    return plainer
 
 
 def _told(failures: Sequence[DroppedCandidate]) -> list[str]:
     """Each failure with the command that tries it again. A reason is told only once."""
-    told, known = [], set[tuple[str, str]]()
+    told, seen = [], set[tuple[str, str]]()
     for failure in failures:
         reason = failure.status, failure.reason
-        if reason in known:
+        if reason in seen:
             told.append(f"{failure.candidate}: the same; again: {failure.again}")
         else:
-            known.add(reason)
+            seen.add(reason)
             told.append(f"{failure.candidate}: {failure.status}: {failure.reason}\n         again: {failure.again}")
     return told
 
@@ -210,12 +210,12 @@ def finish(
     """Write the library's sources, objects and manifest, and the report, into `directory`."""
     tables = []
     reports: list[OperatorReport] = []
-    known = {d.digest: d for d in (*session.devices, *(r.device for r in session.databases))}
+    devices = {d.digest: d for d in (*session.devices, *(r.device for r in session.databases))}
     for name, operator in session.operators.items():
-        table, reported = _operator(operator, list(chosen.get(name, ())), generics[name], known)
+        table, reported = _operator(operator, list(chosen.get(name, ())), generics[name], devices)
         tables.append(table)
         reports += reported
-    used = _measured_on(known, chosen)
+    used = _measured_on(devices, chosen)
     measuring = tuple(policy_lines(f, family(f).policy()) for f in session.plan.families)
     spec = LibrarySpec(
         operators=tuple(tables),
@@ -270,23 +270,23 @@ def _remarks(session: Session) -> list[str]:
 
 def _disturbed(reports: Sequence[OperatorReport]) -> list[str]:
     """Remarks on other processes that used the device while winners were timed."""
-    found = [(r, sum(row.others > 0 for row in r.problems)) for r in reports]
+    counts = [(r, sum(row.others > 0 for row in r.problems)) for r in reports]
     return [
         f"{r.operator} on {r.target}: other processes used the device while {count} of {len(r.problems)} problems were "
         "timed; measure again without them"
-        for r, count in found
+        for r, count in counts
         if count
     ]
 
 
-def _measured_on(known: Mapping[str, Device], chosen: Mapping[str, Sequence[Chosen]]) -> list[Device]:
-    """The devices that the library's measurements are from, by slug. `known` has devices by digest."""
-    digests = {digest for found in chosen.values() for one in found for digest in _devices_of(one.evidence)}
-    return sorted((known[d] for d in digests if d in known), key=lambda d: d.slug)
+def _measured_on(devices: Mapping[str, Device], chosen: Mapping[str, Sequence[Chosen]]) -> list[Device]:
+    """The devices that the library's measurements are from, by slug. `devices` has devices by digest."""
+    digests = {digest for members in chosen.values() for member in members for digest in _devices_of(member.evidence)}
+    return sorted((devices[d] for d in digests if d in devices), key=lambda d: d.slug)
 
 
 def _units(chosen: Mapping[str, Sequence[Chosen]]) -> tuple[str, ...]:
-    rows = (row for found in chosen.values() for one in found for row in one.evidence.measurements.values())
+    rows = (row for members in chosen.values() for member in members for row in member.evidence.measurements.values())
     return tuple(sorted({m.seen.unit for row in rows for m in row.values() if m.seen is not None and m.seen.unit}))
 
 
@@ -295,15 +295,15 @@ def _devices_of(evidence: Evidence) -> set[str]:
 
 
 def _operator(
-    operator: Operator, chosen: list[Chosen], generics: Sequence[Variant], known: Mapping[str, Device]
+    operator: Operator, chosen: list[Chosen], generics: Sequence[Variant], devices: Mapping[str, Device]
 ) -> tuple[OperatorTable, list[OperatorReport]]:
     variants, shares = list(generics), dict[str, Mapping[str, object]]()
     index = {g.candidate.id: i for i, g in enumerate(generics)}
     tables: list[TargetTable] = []
     reports: list[OperatorReport] = []
-    for one in chosen:
-        evidence, selection = one.evidence, one.selection
-        rooflines = Rooflines(evidence, known)
+    for member in chosen:
+        evidence, selection = member.evidence, member.selection
+        rooflines = Rooflines(evidence, devices)
         for candidate in selection.kept:
             if candidate not in index:
                 index[candidate] = len(variants)
@@ -311,19 +311,19 @@ def _operator(
                 best = rooflines.best_of(candidate)
                 shares[variants[-1].name] = best._asdict() if best is not None else {}
         if selection.nodes:
-            tables.append(_table(one, index, known))
+            tables.append(_table(member, index, devices))
         beside = [g for g in generics if target_by_name(g.candidate.target).meets(evidence.target)]
-        reports.append(tell(one, beside, known))
+        reports.append(tell(member, beside, devices))
     if not chosen:
         reports += [generic_only(operator.name, g) for g in generics]
     return OperatorTable(operator=operator, variants=tuple(variants), tables=tuple(tables), rooflines=shares), reports
 
 
-def _table(one: Chosen, index: Mapping[str, int], known: Mapping[str, Device]) -> TargetTable:
-    """How calls are decided for one target. `index` has the places of variants, `known` has devices by digest."""
-    evidence, selection, target = one.evidence, one.selection, one.evidence.target
-    tuned = tuple(p for p in evidence.workload if p.id in one.costs)
-    processors = {processors_of(known[d]) for d in _devices_of(evidence) if d in known}
+def _table(chosen: Chosen, index: Mapping[str, int], devices: Mapping[str, Device]) -> TargetTable:
+    """How calls are decided for one target. `index` has the places of variants, `devices` has devices by digest."""
+    evidence, selection, target = chosen.evidence, chosen.selection, chosen.evidence.target
+    tuned = tuple(p for p in evidence.workload if p.id in chosen.costs)
+    processors = {processors_of(devices[d]) for d in _devices_of(evidence) if d in devices}
     return TargetTable(
         target=target.name,
         level=target.level,
@@ -368,7 +368,7 @@ def _seen_calls(evidence: Evidence, tuned: Sequence[Problem], *, surveyed: bool)
     return tuple(
         SeenCalls(
             facts=kind,
-            dims={d: (min(p.dims[d] for p in found), max(p.dims[d] for p in found)) for d in operator.dims},
+            dims={d: (min(p.dims[d] for p in group), max(p.dims[d] for p in group)) for d in operator.dims},
         )
-        for kind, found in sorted(kinds.items())
+        for kind, group in sorted(kinds.items())
     )

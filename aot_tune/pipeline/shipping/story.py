@@ -70,13 +70,13 @@ class _BestShare(NamedTuple):
 
 
 class Rooflines:
-    """The rooflines of an operator's problems on the devices that measured them. `known` has devices by digest."""
+    """The rooflines of an operator's problems on the devices that measured them. `devices` has devices by digest."""
 
-    def __init__(self, evidence: Evidence, known: Mapping[str, Device]) -> None:
-        self._evidence, self._known = evidence, known
+    def __init__(self, evidence: Evidence, devices: Mapping[str, Device]) -> None:
+        self._evidence, self._devices = evidence, devices
         self._times = evidence.times()
         self._problems = {p.id: p for p in evidence.workload}
-        self._found: dict[tuple[str, str], Roofline | None] = {}
+        self._lines: dict[tuple[str, str], Roofline | None] = {}
 
     def on(self, problem: str, candidate: str) -> tuple[float, Roofline] | None:
         """A candidate's share of the roofline on a problem; None if one of them is unknown."""
@@ -85,16 +85,15 @@ class Rooflines:
         if not ns or measured is None or problem not in self._problems:
             return None
         key = problem, measured.device
-        if key not in self._found:
-            device = self._known.get(measured.device)
-            one = self._problems[problem]
-            self._found[key] = roofline_of(device, self._evidence.operator, one) if device is not None else None
-        line = self._found[key]
+        if key not in self._lines:
+            device, operator = self._devices.get(measured.device), self._evidence.operator
+            self._lines[key] = roofline_of(device, operator, self._problems[problem]) if device is not None else None
+        line = self._lines[key]
         return (round(line.ns / ns, _DIGITS), line) if line is not None else None
 
     def best_of(self, candidate: str) -> _BestShare | None:
         """The problem on which a candidate comes nearest to the roofline."""
-        shares = [(found, p) for p in self._problems if (found := self.on(p, candidate)) is not None]
+        shares = [(share_of, p) for p in self._problems if (share_of := self.on(p, candidate)) is not None]
         if not shares:
             return None
         (share, line), problem = max(shares, key=lambda s: (round(s[0][0], _PERCENTS), s[1]))
@@ -106,7 +105,7 @@ class Rooflines:
         for problem, row in self._times.items():
             for candidate in row:
                 self.on(problem, candidate)
-        return "; ".join(sorted({line.of for line in self._found.values() if line is not None}))
+        return "; ".join(sorted({line.of for line in self._lines.values() if line is not None}))
 
     def timed(self, candidate: str) -> int:
         """On how many problems a candidate was timed."""
@@ -144,9 +143,9 @@ def _kind_text(operator: Operator, kind: Kind) -> str:
     return " ".join(f"{fact.partition('.')[2]}={choices[fact][value]}" for fact, value in kind)
 
 
-def _curves_of(one: Chosen) -> tuple[RegretCurve, ...]:
+def _curves_of(chosen: Chosen) -> tuple[RegretCurve, ...]:
     """For each kind of calls, how much the variants that are kept for it are worth."""
-    evidence, selection = one.evidence, one.selection
+    evidence, selection = chosen.evidence, chosen.selection
     return tuple(
         RegretCurve(
             kind=_kind_text(evidence.operator, kind),
@@ -158,22 +157,22 @@ def _curves_of(one: Chosen) -> tuple[RegretCurve, ...]:
     )
 
 
-def _points_of(one: Chosen) -> tuple[SurveyPoint, ...]:
+def _points_of(chosen: Chosen) -> tuple[SurveyPoint, ...]:
     """The surveyed shapes. Those by which dispatch was judged have the regret of a decision that does not know them."""
-    evidence, selection = one.evidence, one.selection
+    evidence, selection = chosen.evidence, chosen.selection
     operator, costs = evidence.operator, evidence.surveyed.costs(evidence.failed)
-    tuned = {p.id for p in evidence.workload if p.id in one.costs}  # a survey times these too
+    tuned = {p.id for p in evidence.workload if p.id in chosen.costs}  # a survey times these too
     problems = {name: evidence.surveyed.problems[name] for name in sorted(costs) if name not in tuned}
     facts = {name: operator.facts(problem) for name, problem in problems.items()}
-    picks = _picked(one, facts)
+    picks = _picked(chosen, facts)
     judged = selection.judged.regret if selection.judged is not None else selection.held_out
-    found = []
+    points = []
     for name, problem in problems.items():
         row, pick = costs[name], picks[name]
         best = min(row, key=lambda c: (row[c], c))
         regret = row[pick] / row[best] - 1 if pick in row else None
         regret = judged.get(name, regret)
-        found.append(
+        points.append(
             SurveyPoint(
                 problem=name,
                 kind=_kind_text(operator, kind_of(operator, facts[name])),
@@ -185,24 +184,24 @@ def _points_of(one: Chosen) -> tuple[SurveyPoint, ...]:
                 held_out=selection.judged is not None and is_held_out(name),
             )
         )
-    return tuple(found)
+    return tuple(points)
 
 
-def _maps_of(one: Chosen) -> tuple[DispatchMap, ...]:
+def _maps_of(chosen: Chosen) -> tuple[DispatchMap, ...]:
     """For each kind of calls in the workload, what dispatch picks over each pair of the dims that vary most.
 
     The other dims have their most frequent extents. All else is as in the plainest problem of the kind.
     """
-    operator = one.evidence.operator
+    operator = chosen.evidence.operator
     kinds: dict[Kind, list[Problem]] = {}
-    for problem in one.evidence.workload:
-        if problem.id in one.costs:
+    for problem in chosen.evidence.workload:
+        if problem.id in chosen.costs:
             kinds.setdefault(kind_of(operator, operator.facts(problem)), []).append(problem)
     varied = {kind: list(problems) for kind, problems in kinds.items()}
-    for problem in one.evidence.surveyed.problems.values():
+    for problem in chosen.evidence.surveyed.problems.values():
         varied.get(kind_of(operator, operator.facts(problem)), []).append(problem)
     return tuple(
-        _map(one, kind, problems, pair) for kind, problems in sorted(kinds.items()) for pair in _pairs(varied[kind])
+        _map(chosen, kind, problems, pair) for kind, problems in sorted(kinds.items()) for pair in _pairs(varied[kind])
     )
 
 
@@ -220,8 +219,8 @@ def _span(extents: Sequence[int]) -> float:
     return max(extents) / max(min(extents), 1)
 
 
-def _map(one: Chosen, kind: Kind, problems: Sequence[Problem], pair: tuple[str, str]) -> DispatchMap:
-    operator, (x, y) = one.evidence.operator, pair
+def _map(chosen: Chosen, kind: Kind, problems: Sequence[Problem], pair: tuple[str, str]) -> DispatchMap:
+    operator, (x, y) = chosen.evidence.operator, pair
     plainest = min(problems, key=lambda p: (len(p.id.split()), p.id))
     usual = {d: Counter(p.dims[d] for p in problems).most_common(1)[0][0] for d in plainest.dims}
     xs = _extents(range_of(operator, x, problems))
@@ -230,12 +229,12 @@ def _map(one: Chosen, kind: Kind, problems: Sequence[Problem], pair: tuple[str, 
     calls: dict[str, Facts] = {}
     places: dict[tuple[int, int], str] = {}
     for j, i in itertools.product(range(len(ys)), range(len(xs))):
-        own = {**usual, x: xs[i], **({y: ys[j]} if y else {})}
-        call = msgspec.structs.replace(plainest, dims=own, strides={})
+        dims = {**usual, x: xs[i], **({y: ys[j]} if y else {})}
+        call = msgspec.structs.replace(plainest, dims=dims, strides={})
         facts = operator.facts(call)
         if all_of((*exist, *operator.legal, *operator.expected), facts):
             calls[call.id], places[j, i] = facts, call.id
-    picks = {name: _name(one.evidence, pick) for name, pick in _picked(one, calls).items()}
+    picks = {name: _name(chosen.evidence, pick) for name, pick in _picked(chosen, calls).items()}
     variants = tuple(dict.fromkeys(picks.values()))
     index = {name: i for i, name in enumerate(variants)}
     return DispatchMap(
@@ -256,27 +255,27 @@ def _map(one: Chosen, kind: Kind, problems: Sequence[Problem], pair: tuple[str, 
 def _extents(between: tuple[int, int]) -> tuple[int, ...]:
     """Distinct extents between two, evenly spread on a logarithmic scale."""
     least, most = max(between[0], 1), max(between[1], 1)
-    found = []
+    extents = []
     for i in range(_STEPS):
         value = least * (most / least) ** (i / (_STEPS - 1))
         step = next((whole for limit, whole in _WHOLE if value >= limit), 1)
-        found.append(min(max(round(value / step) * step, least), most))
-    return tuple(sorted(set(found)))
+        extents.append(min(max(round(value / step) * step, least), most))
+    return tuple(sorted(set(extents)))
 
 
-def _picked(one: Chosen, calls: Mapping[str, Facts]) -> dict[str, str | None]:
-    return all_picked(one.selection, calls, guards_of(one.evidence), worth_of(one.evidence))
+def _picked(chosen: Chosen, calls: Mapping[str, Facts]) -> dict[str, str | None]:
+    return all_picked(chosen.selection, calls, guards_of(chosen.evidence), worth_of(chosen.evidence))
 
 
 def _name(evidence: Evidence, candidate: str | None) -> str:
     return _GENERIC if candidate is None else evidence.variants[candidate].name
 
 
-def tell(one: Chosen, generics: Sequence[Variant], known: Mapping[str, Device]) -> OperatorReport:
-    """The report of one operator on one target. `known` has devices by digest."""
-    evidence, selection = one.evidence, one.selection
-    times, rooflines = evidence.times(), Rooflines(evidence, known)
-    rows = tuple(_row(one, p.id, times[p.id], rooflines) for p in evidence.workload if p.id in one.costs)
+def tell(chosen: Chosen, generics: Sequence[Variant], devices: Mapping[str, Device]) -> OperatorReport:
+    """The report of one operator on one target. `devices` has devices by digest."""
+    evidence, selection = chosen.evidence, chosen.selection
+    times, rooflines = evidence.times(), Rooflines(evidence, devices)
+    rows = tuple(_row(chosen, p.id, times[p.id], rooflines) for p in evidence.workload if p.id in chosen.costs)
     wins = Counter(row.picked for row in rows)
     kept = [evidence.variants[c] for c in selection.kept]
     kept += [g for g in generics if g.candidate.id not in selection.kept]
@@ -310,27 +309,27 @@ def tell(one: Chosen, generics: Sequence[Variant], known: Mapping[str, Device]) 
         held_out_regret=statistics.fmean(held_out) if held_out else None,
         not_held_out=len(selection.regret.keys() - selection.held_out.keys()),
         note=evidence.note,
-        survey=_survey(one),
+        survey=_survey(chosen),
         candidates=_candidate_rows(evidence, rooflines),
         roofline_of=rooflines.of,
-        curves=_curves_of(one),
-        maps=_maps_of(one),
+        curves=_curves_of(chosen),
+        maps=_maps_of(chosen),
         seconds=_seconds(evidence),
     )
 
 
 def _seconds(evidence: Evidence) -> dict[str, float]:
     """Seconds of measurements by phase, the largest first. Measurements from records have none."""
-    found: dict[str, float] = {}
+    by_phase: dict[str, float] = {}
     for row in evidence.measurements.values():
         for measured in row.values():
             for phase, seconds in measured.phases.items():
-                found[phase] = found.get(phase, 0.0) + seconds
-    return {phase: round(s, 2) for phase, s in sorted(found.items(), key=lambda p: (-p[1], p[0])) if s >= 0.01}
+                by_phase[phase] = by_phase.get(phase, 0.0) + seconds
+    return {phase: round(s, 2) for phase, s in sorted(by_phase.items(), key=lambda p: (-p[1], p[0])) if s >= 0.01}
 
 
-def _survey(one: Chosen) -> SurveyRow | None:
-    judged = one.selection.judged
+def _survey(chosen: Chosen) -> SurveyRow | None:
+    judged = chosen.selection.judged
     if judged is None:
         return None
     worst, where = judged.worst
@@ -341,20 +340,20 @@ def _survey(one: Chosen) -> SurveyRow | None:
         p95=judged.percentile(0.95),
         worst=worst,
         where=where,
-        points=_points_of(one),
+        points=_points_of(chosen),
     )
 
 
-def _row(one: Chosen, problem_id: str, times: Mapping[str, float], rooflines: Rooflines) -> ProblemRow:
+def _row(chosen: Chosen, problem_id: str, times: Mapping[str, float], rooflines: Rooflines) -> ProblemRow:
     """One problem. What a race left out is not the winner, however fast its screen was: `times` account for that."""
-    evidence = one.evidence
+    evidence = chosen.evidence
     problem = next(p for p in evidence.workload if p.id == problem_id)
     facts = evidence.operator.facts(problem)
     measured = evidence.row(problem_id)
     best = min(times, key=lambda c: (times[c], c))
-    first = picked(one.selection, problem_id, facts, guards_of(evidence))
+    first = picked(chosen.selection, problem_id, facts, guards_of(evidence))
     name = evidence.variants[first].name if first else "generic"
-    held_out = one.selection.held_out.get(problem_id)
+    held_out = chosen.selection.held_out.get(problem_id)
     runner_up = sorted(times.values())[1] if len(times) > 1 else float("inf")
     ns, raw = times[best], evidence.measurements[problem_id][best]
     share = rooflines.on(problem_id, best)
@@ -364,7 +363,7 @@ def _row(one: Chosen, problem_id: str, times: Mapping[str, float], rooflines: Ro
         ns=ns,
         spread=spread(raw.final or raw.screen),
         picked=name,
-        regret=one.selection.regret.get(problem_id, 0.0),
+        regret=chosen.selection.regret.get(problem_id, 0.0),
         tie=runner_up <= ns * (1 + tie_band(measured[best])),
         baselines={
             c.removeprefix(BASELINE): m.ns for c, m in sorted(measured.items()) if is_baseline(c) and m.ns is not None
@@ -419,24 +418,24 @@ def _worst(evidence: Evidence, variant: Variant) -> str:
 
 def failures_of(evidence: Evidence) -> list[DroppedCandidate]:
     """Dropped candidates, each with the reason of its first failure and the command that tries it again."""
-    found: list[DroppedCandidate] = []
+    failures: list[DroppedCandidate] = []
     operator, target = evidence.operator, evidence.target.name
     for variant in evidence.variants.values():
         label = variant.candidate.label
         if variant.does_not_compile:
-            command, made = again(operator, variant, target), variant.made
-            found.append(
-                DroppedCandidate(candidate=label, status=made.status, reason=made.error, count=1, again=command)
+            command, compiled = again(operator, variant, target), variant.made
+            failures.append(
+                DroppedCandidate(candidate=label, status=compiled.status, reason=compiled.error, count=1, again=command)
             )
         bad = [m for m in _measurements_of(evidence, variant) if m.status != "ok"]
         for status in sorted({m.status for m in bad}):
             first, *more = [m for m in bad if m.status == status]
             command = again(operator, variant, target, first.problem)
             count = 1 + len(more)
-            found.append(
+            failures.append(
                 DroppedCandidate(candidate=label, status=status, reason=first.reason, count=count, again=command)
             )
-    return found
+    return failures
 
 
 def generic_only(operator: str, generic: Variant) -> OperatorReport:
@@ -476,8 +475,8 @@ def _runners_on(evidence: Evidence, problem: str, beside: Iterable[str] = ()) ->
         ours = sorted((c for c in timed if not is_baseline(c)), key=lambda c: (timed[c].ns or 0.0, c))
         raced.update(ours[:_MOST_RUNNERS])
     shown = {c for c in timed if c in raced or c in set(beside) or is_baseline(c)}
-    found = [_runner(evidence, c, timed[c]) for c in sorted(shown)]
-    return tuple(sorted(found, key=lambda r: (r.ns, r.name)))
+    runners = [_runner(evidence, c, timed[c]) for c in sorted(shown)]
+    return tuple(sorted(runners, key=lambda r: (r.ns, r.name)))
 
 
 def _is_in_race(evidence: Evidence, candidate: str) -> bool:

@@ -116,7 +116,7 @@ class _Part:
     def variants(self) -> list[Variant]:
         """The candidates to time: all, until some are chosen."""
         first = {e.id for e in self.first}
-        others = [e for own in self.units.values() for e in own if not self.chosen or e.id in self.chosen]
+        others = [e for unit in self.units.values() for e in unit if not self.chosen or e.id in self.chosen]
         return self.evidence.now([*self.first, *(e for e in others if e.id not in first)])
 
     def tried(self, problem: Problem) -> list[Variant]:
@@ -139,73 +139,73 @@ class _Part:
         """
         if self.chosen:
             return
-        able = {e.candidate.id: name for name, own in self.units.items() for e in own}
-        own = {p.id for p in self.problems}
+        able = {e.candidate.id: name for name, unit in self.units.items() for e in unit}
+        problems = {p.id for p in self.problems}
         costs = _rows(self.evidence).get(self.kind, {})
         tuned = {p: r for p, r in costs.items() if p not in self.evidence.surveyed.times}
-        surveyed = {p: row for p, row in self.evidence.surveyed.times.items() if p in own}
+        surveyed = {p: row for p, row in self.evidence.surveyed.times.items() if p in problems}
         rows = {p: {c: t for c, t in row.items() if c in able} for p, row in {**tuned, **surveyed}.items()}
         weights = dict.fromkeys(surveyed, max(len(tuned) / max(len(surveyed), 1), 1.0))
         tiles = _tiles(self.evidence, self.units)
         alike = {c: tiles[name] for c, name in able.items() if name in tiles}
         self.chosen = preselect({p: r for p, r in rows.items() if r}, alike, most, weights)
-        self.evidence.keep_surveyed(own, {e.candidate.id for e in (*self.generics, *self.variants())})
+        self.evidence.keep_surveyed(problems, {e.candidate.id for e in (*self.generics, *self.variants())})
 
 
 def _parts_of(evidence: Evidence, count: int) -> Iterator[_Part]:
     """What is to be surveyed of an operator, if it has more than one variant to choose from."""
     operator = evidence.operator
-    own: dict[Kind, list[Problem]] = {}
-    for one in evidence.workload:
-        own.setdefault(kind_of(operator, operator.facts(one)), []).append(one)
-    weights = {kind: sum(evidence.weights.get(p.id, 1.0) for p in ps) for kind, ps in own.items()}
+    by_kind: dict[Kind, list[Problem]] = {}
+    for problem in evidence.workload:
+        by_kind.setdefault(kind_of(operator, operator.facts(problem)), []).append(problem)
+    weights = {kind: sum(evidence.weights.get(p.id, 1.0) for p in ps) for kind, ps in by_kind.items()}
     generics = [e for e in evidence.variants.values() if e.candidate.generic and e.code]
     paces, every = _paces(evidence), _rows(evidence)
     for kind, drawn in survey_shapes(operator, evidence.target.family, count).items():
         rows = every.get(kind, {})
-        problems = _mixed([p for p in own.get(kind, ()) if p.id in rows], drawn)
+        problems = _mixed([p for p in by_kind.get(kind, ()) if p.id in rows], drawn)
         first = _vendors(evidence, problems)
         units = _units(evidence, rows)
-        known = frozenset(p.id for p in problems if p.id in evidence.surveyed.times)
+        timed = frozenset(p.id for p in problems if p.id in evidence.surveyed.times)
         share = max(weights.get(kind, 0.0) / max(weights.values(), default=1.0), _LEAST_SHARE)
         scouted = problems[: min(_SCOUTED, len(problems) // _OF_SHAPES)]
-        chosen = _known(evidence, units, known) if len(known) >= max(len(scouted), 1) else []
+        chosen = _known(evidence, units, timed) if len(timed) >= max(len(scouted), 1) else []
         if len(units) > 1:
             scouted = [] if chosen else scouted
             tuned = frozenset(rows)
-            yield _Part(evidence, kind, problems, first, generics, units, known, share, paces, scouted, chosen, tuned)
+            yield _Part(evidence, kind, problems, first, generics, units, timed, share, paces, scouted, chosen, tuned)
 
 
 def _turns(parts: Sequence[_Part], *, scouted: bool) -> list[tuple[_Part, Problem]]:
     """The shapes without known times, in the order of the survey: the `scouted` ones, or the others."""
-    found: list[tuple[float, int, _Part, Problem]] = []
-    for place, part in enumerate(parts):
+    turns: list[tuple[float, int, _Part, Problem]] = []
+    for index, part in enumerate(parts):
         first = {p.id for p in part.scouted}
-        for number, one in enumerate(part.problems):
+        for number, problem in enumerate(part.problems):
             later = number if number < _IN_TURN else _IN_TURN + (number - _IN_TURN) / part.share
-            if (one.id in first) == scouted and part.lacks(one):
-                found.append((later, place, part, one))
-    return [(part, one) for _, _, part, one in sorted(found, key=lambda f: f[:2])]
+            if (problem.id in first) == scouted and part.lacks(problem):
+                turns.append((later, index, part, problem))
+    return [(part, problem) for _, _, part, problem in sorted(turns, key=lambda f: f[:2])]
 
 
 def _paces(evidence: Evidence) -> dict[str, float]:
     """By candidate, ns for a FLOP or byte on the tuned problem where it is slowest."""
-    known, found = {p.id: evidence.operator.amount(p) for p in evidence.workload}, dict[str, float]()
+    amounts, paces = {p.id: evidence.operator.amount(p) for p in evidence.workload}, dict[str, float]()
     for problem, row in evidence.times().items():
-        for candidate, ns in row.items() if problem in known else ():
-            found[candidate] = max(found.get(candidate, 0.0), ns / known[problem])
-    return found
+        for candidate, ns in row.items() if problem in amounts else ():
+            paces[candidate] = max(paces.get(candidate, 0.0), ns / amounts[problem])
+    return paces
 
 
 def _rows(evidence: Evidence) -> dict[Kind, Costs]:
     """The costs of each kind's tuned problems, without a vendor library's algorithms for single problems."""
-    operator, found = evidence.operator, dict[Kind, Costs]()
+    operator, by_kind = evidence.operator, dict[Kind, Costs]()
     kinds = {p.id: kind_of(operator, operator.facts(p)) for p in evidence.workload}
     for problem, row in evidence.choice_costs().items():
         free = {c: t for c, t in row.items() if not evidence.is_bound(evidence.variants[c])}
         if problem in kinds and free:
-            found.setdefault(kinds[problem], {})[problem] = free
-    return found
+            by_kind.setdefault(kinds[problem], {})[problem] = free
+    return by_kind
 
 
 def _units(evidence: Evidence, rows: Costs) -> dict[str, list[Variant]]:
@@ -213,52 +213,52 @@ def _units(evidence: Evidence, rows: Costs) -> dict[str, list[Variant]]:
     names, members, kernels = {}, dict[str, list[Variant]](), {}
     timed = {c for row in rows.values() for c in row}
     for variant in evidence.variants.values():
-        one = variant.candidate
-        if one.id in timed and not one.generic and not evidence.failed(one.id):
-            name = canonical_digest([one.kernel, one.dtypes, one.config])
-            names[one.id], kernels[name] = name, one.kernel
+        candidate = variant.candidate
+        if candidate.id in timed and not candidate.generic and not evidence.failed(candidate.id):
+            name = canonical_digest([candidate.kernel, candidate.dtypes, candidate.config])
+            names[candidate.id], kernels[name] = name, candidate.kernel
             members.setdefault(name, []).append(variant)
     costs = {p: row for p, r in rows.items() if (row := _of_units(r, names))}
     return {name: members[name] for name in scouts(costs, _tiles(evidence, members), kernels)}
 
 
-def _known(evidence: Evidence, units: Mapping[str, Sequence[Variant]], known: Collection[str]) -> list[str]:
+def _known(evidence: Evidence, units: Mapping[str, Sequence[Variant]], problems: Collection[str]) -> list[str]:
     """The candidates with known times: those that an earlier survey went on with."""
-    timed = {c for p in known for c in evidence.surveyed.times[p]}
-    return [e.candidate.id for own in units.values() for e in own if e.candidate.id in timed]
+    timed = {c for p in problems for c in evidence.surveyed.times[p]}
+    return [e.candidate.id for unit in units.values() for e in unit if e.candidate.id in timed]
 
 
 def _of_units(row: Mapping[str, float], names: Mapping[str, str]) -> dict[str, float]:
     """The least time of each unit. `names` has the unit of each candidate."""
-    found: dict[str, float] = {}
+    least: dict[str, float] = {}
     for candidate, time in row.items():
         if candidate in names:
             name = names[candidate]
-            found[name] = min(time, found.get(name, time))
-    return found
+            least[name] = min(time, least.get(name, time))
+    return least
 
 
 def _tiles(evidence: Evidence, units: Mapping[str, Sequence[Variant]]) -> dict[str, str]:
     """The kernel and tile of each unit, which nearly equal units have in common."""
-    found = {}
-    for name, own in units.items():
-        one = own[0].candidate
-        tiling = evidence.operator.kernel(one.kernel).tiling(one.config)
+    tiles = {}
+    for name, unit in units.items():
+        candidate = unit[0].candidate
+        tiling = evidence.operator.kernel(candidate.kernel).tiling(candidate.config)
         if tiling is not None:
-            found[name] = f"{one.kernel} {sorted(tiling.extents.items())} {tiling.split}"
-    return found
+            tiles[name] = f"{candidate.kernel} {sorted(tiling.extents.items())} {tiling.split}"
+    return tiles
 
 
 def _vendors(evidence: Evidence, problems: Sequence[Problem]) -> list[Variant]:
     """Candidates that leave the choice to a vendor's library, for the current dtypes. Composed ones come last."""
     able = [e for e in evidence.variants.values() if evidence.leaves_choice(e) and e.code]
-    found = [e for e in able if any(evidence.worth_a_try(e, p) for p in problems)]
-    return sorted(found, key=lambda e: not evidence.is_vendors(e))
+    useful = [e for e in able if any(evidence.worth_a_try(e, p) for p in problems)]
+    return sorted(useful, key=lambda e: not evidence.is_vendors(e))
 
 
-def _mixed(own: Sequence[Problem], drawn: Sequence[Problem]) -> list[Problem]:
+def _mixed(tuned: Sequence[Problem], drawn: Sequence[Problem]) -> list[Problem]:
     """Drawn shapes, alternating with tuned problems as long as there are any: not all units were timed on these."""
-    pairs = itertools.zip_longest(drawn, own)
+    pairs = itertools.zip_longest(drawn, tuned)
     return [p for pair in pairs for p in pair if p is not None]
 
 
@@ -289,13 +289,13 @@ class Shapes:
         if not able:
             return 0.0
         if len(self.chosen) < 2:
-            place = (max if self.chosen else min)(able, key=lambda n: (self.seconds[n], n))
+            number = (max if self.chosen else min)(able, key=lambda n: (self.seconds[n], n))
         else:
             least = _ALIKE * max(self._far[n] for n in able)
-            place = min((n for n in able if self._far[n] >= least), key=lambda n: (self.seconds[n], n))
-        self.chosen.append(place)
-        self._far = [min(d, math.dist(p, self.points[place])) for d, p in zip(self._far, self.points, strict=True)]
-        return self.seconds[place]
+            number = min((n for n in able if self._far[n] >= least), key=lambda n: (self.seconds[n], n))
+        self.chosen.append(number)
+        self._far = [min(d, math.dist(p, self.points[number])) for d, p in zip(self._far, self.points, strict=True)]
+        return self.seconds[number]
 
 
 def plan(kinds: Sequence[Shapes], seconds: float) -> None:
@@ -349,13 +349,13 @@ def survey_all(session: Session, evidence: Mapping[str, Sequence[Evidence]], mea
     if count == 0:
         return
     by_device: dict[str, tuple[list[Device], list[_Part]]] = {}
-    for found in evidence.values():
-        for one in found:
-            devices = session.devices_for(one.target)
-            if devices and session.plan.may_measure and not (one.left_out or one.brief):
-                one.survey_on(devices[0])
-                recall_survey(session, devices[0], one)
-                by_device.setdefault(devices[0].digest, (devices, []))[1].extend(_parts_of(one, count))
+    for evidences in evidence.values():
+        for tuned in evidences:
+            devices = session.devices_for(tuned.target)
+            if devices and session.plan.may_measure and not (tuned.left_out or tuned.brief):
+                tuned.survey_on(devices[0])
+                recall_survey(session, devices[0], tuned)
+                by_device.setdefault(devices[0].digest, (devices, []))[1].extend(_parts_of(tuned, count))
     for devices, parts in by_device.values():
         on_host, seconds = family(devices[0].family).on_host, _seconds(session, measured)
         bounded = on_host and seconds < math.inf
@@ -400,8 +400,8 @@ class _Surveying:
         session.progress.line(f"survey: {done}{rest}, in {seconds:.0f} s{where}")
 
     def _jobs(self, shapes: Sequence[tuple[_Part, Problem]]) -> Iterator[tuple[int, partial[None]]]:
-        for part, one in shapes:
-            yield next(self._numbers), partial(self._survey, part, one)
+        for part, problem in shapes:
+            yield next(self._numbers), partial(self._survey, part, problem)
 
     def _survey(self, part: _Part, problem: Problem, measurer: Measurer) -> None:
         session = self._session
@@ -419,16 +419,16 @@ def _survey_one(session: Session, bench: LazyBench, part: _Part, problem: Proble
         return
     variants = part.tried(problem)
     store = _store(session, bench, evidence)
-    found = store.find_race([(e.candidate.id, e.code) for e in variants], problem)
-    if found is None:
-        found = _timed(session, bench, evidence, problem, variants)
-        if found and all(m.lasting for m in found):
+    race = store.find_race([(e.candidate.id, e.code) for e in variants], problem)
+    if race is None:
+        race = _timed(session, bench, evidence, problem, variants)
+        if race and all(m.lasting for m in race):
             policy = f"survey, {family(bench.device.family).policy().digest}"
-            store.put_race([msgspec.structs.replace(m, policy=policy) for m in found])
-    for measurement in found:
+            store.put_race([msgspec.structs.replace(m, policy=policy) for m in race])
+    for measurement in race:
         if measurement.lasting and measurement.status not in ("ok", "skipped"):
             evidence.add(measurement)  # it is out, even where it won
-    times = {m.candidate: rounded(m.ns) for m in found if m.ns is not None}
+    times = {m.candidate: rounded(m.ns) for m in race if m.ns is not None}
     evidence.add_survey([(problem, times)])
 
 

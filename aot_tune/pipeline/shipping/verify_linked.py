@@ -93,17 +93,17 @@ class _JobQueue:
         """
         while (number := self._next()) is not None:
             try:
-                found = self._run(bench, self._given[number])
+                measurement = self._run(bench, self._given[number])
             except WorkerError:
                 with self._lock:
                     self._left.append(number)
                 raise
             with self._lock:
-                self._found[number] = found
+                self._found[number] = measurement
 
     def again(self, bench: LazyBench) -> None:
         """Run once more the jobs that failed, and those that nobody could run."""
-        failed = [number for number, found in sorted(self._found.items()) if _failed(found)]
+        failed = [number for number, measurement in sorted(self._found.items()) if _failed(measurement)]
         for number in failed:
             del self._found[number]
         self._left.extendleft(reversed(failed))
@@ -126,13 +126,13 @@ class _JobQueue:
             return None if self.ended or failed >= self._enough or not self._left else self._left.popleft()
 
 
-def _unavailable(found: Measurement) -> bool:
+def _unavailable(measurement: Measurement) -> bool:
     """Whether a variant could not run because something that it needs is missing."""
-    return found.status == "failed" and bool(_UNAVAILABLE.search(found.reason))
+    return measurement.status == "failed" and bool(_UNAVAILABLE.search(measurement.reason))
 
 
-def _failed(found: Measurement) -> bool:
-    return found.status != "ok" and not _unavailable(found)
+def _failed(measurement: Measurement) -> bool:
+    return measurement.status != "ok" and not _unavailable(measurement)
 
 
 def _work_off(session: Session, device: Device, turns: _JobQueue) -> None:
@@ -153,8 +153,8 @@ def _work_off(session: Session, device: Device, turns: _JobQueue) -> None:
         try:
             with contextlib.suppress(*([WorkerError] if others else [])):
                 turns.work(first)
-            for one in helping:
-                one.result()
+            for helper in helping:
+                helper.result()
             if others:
                 turns.again(first)
         except BaseException:
@@ -193,16 +193,16 @@ def plan_checks(
     shipped: list[_Shipped] = []
     odd: dict[tuple[str, ...], list[Check]] = {}  # most variants have the same requirements as others
     for name, operator in session.operators.items():
-        found = list(chosen.get(name, ()))
+        members = list(chosen.get(name, ()))
         variants = {e.candidate.id: e for e in generics[name]}
-        variants |= {c: one.evidence.variants[c] for one in found for c in one.selection.kept if c not in variants}
+        variants |= {c: m.evidence.variants[c] for m in members for c in m.selection.kept if c not in variants}
         contract = operator_digest(operator)
         for variant in variants.values():
             candidate = variant.candidate
             key = (name, candidate.target, *(r.key() for r in variant.requires))
             if key not in odd:
                 odd[key] = _odd(session, operator, variant)
-            checks = (Check(problem=_problem(operator, variant, found)), *odd[key])
+            checks = (Check(problem=_problem(operator, variant, members)), *odd[key])
             shipped.append(
                 _Shipped(
                     operator=name,
@@ -227,7 +227,7 @@ def _problem(operator: Operator, variant: Variant, chosen: Sequence[Chosen]) -> 
     """The cheapest problem of the workload that dispatch gives to a variant, or else that the variant serves."""
     devices = target_by_name(variant.candidate.target).family
     served = served_by(operator, variant, devices)
-    won = [p for p in served if any(_picked(one, p) == variant.candidate.id for one in chosen)]
+    won = [p for p in served if any(_picked(member, p) == variant.candidate.id for member in chosen)]
     if family(devices).on_host:
         won = [p for p in won if _is_quick(operator, p)]
     return min(won or served, key=lambda p: (operator.compulsory_bytes(p), p.id))
@@ -238,12 +238,12 @@ def _is_quick(operator: Operator, problem: Problem) -> bool:
     return flops <= _HOST_FLOPS and operator.compulsory_bytes(problem) <= _HOST_BYTES
 
 
-def _picked(one: Chosen, problem: Problem) -> str | None:
+def _picked(chosen: Chosen, problem: Problem) -> str | None:
     """The variant that dispatch chooses for a measured problem; None for other problems."""
-    if problem.id not in one.costs or not one.selection.nodes:
+    if problem.id not in chosen.costs or not chosen.selection.nodes:
         return None
-    facts = one.evidence.operator.facts(problem)
-    return picked(one.selection, problem.id, facts, guards_of(one.evidence))
+    facts = chosen.evidence.operator.facts(problem)
+    return picked(chosen.selection, problem.id, facts, guards_of(chosen.evidence))
 
 
 def verify_linked_library(directory: Path, library: Path) -> None:
@@ -266,13 +266,13 @@ def verify_linked_library(directory: Path, library: Path) -> None:
         ) from error
     session = Session(plan, paths, Progress())
     try:
-        here = _by_device(session, shipped)
+        groups = _by_device(session, shipped)
         _tell_absent(session, library, shipped)
         digests = [hashlib.sha256(data).hexdigest() for data in (library.read_bytes(), text)]
-        memory = _Memory(session, digest_of([*digests, plan.inputs, sorted(here)]))
+        memory = _Memory(session, digest_of([*digests, plan.inputs, sorted(groups)]))
         if memory.known:
             session.progress.line(f"{library.name}: its variants were verified before on this machine")
-        elif here and _verify(session, directory, library, here.values()):
+        elif groups and _verify(session, directory, library, groups.values()):
             memory.add()
     finally:
         session.close()
@@ -281,10 +281,10 @@ def verify_linked_library(directory: Path, library: Path) -> None:
 def _by_device(session: Session, shipped: Sequence[_Shipped]) -> dict[str, tuple[Device, list[_Shipped]]]:
     """The variants that can run here, by the digest of their device."""
     groups: dict[str, tuple[Device, list[_Shipped]]] = {}
-    for one in shipped:
-        device = session.device_for(target_by_name(one.target))
+    for variant in shipped:
+        device = session.device_for(target_by_name(variant.target))
         if device is not None:
-            groups.setdefault(device.digest, (device, []))[1].append(one)
+            groups.setdefault(device.digest, (device, []))[1].append(variant)
     return groups
 
 
@@ -312,12 +312,12 @@ def _verify(
         except WorkerError as error:  # a replay needs no worker before this: it may lack what a worker needs
             whole = False
             session.progress.line(f"{library.name} is NOT verified on {device.name}: {error}")
-        for one, found in turns.found:
-            right += found.status == "ok"
-            if _unavailable(found):
-                session.progress.line(f"{library.name}: not verified inside the library: {found.reason}")
-            elif found.status != "ok":
-                failed.append(_told(one, found))
+        for shipped, measurement in turns.found:
+            right += measurement.status == "ok"
+            if _unavailable(measurement):
+                session.progress.line(f"{library.name}: not verified inside the library: {measurement.reason}")
+            elif measurement.status != "ok":
+                failed.append(_told(shipped, measurement))
     if failed:
         _refuse(directory, library, failed, sum(len(group) for _, group in groups))
     if right:
@@ -328,8 +328,9 @@ def _verify(
     return whole
 
 
-def _told(one: _Shipped, found: Measurement) -> str:
-    return f"{one.operator}: {one.variant} ({one.label}) on '{found.problem.id}': {found.status}: {found.reason}"
+def _told(shipped: _Shipped, measurement: Measurement) -> str:
+    variant = f"{shipped.operator}: {shipped.variant} ({shipped.label})"
+    return f"{variant} on '{measurement.problem.id}': {measurement.status}: {measurement.reason}"
 
 
 def _refuse(directory: Path, library: Path, failed: Sequence[str], count: int) -> NoReturn:
@@ -343,13 +344,13 @@ def _refuse(directory: Path, library: Path, failed: Sequence[str], count: int) -
     )
 
 
-def _run(session: Session, library: Path, lazy: LazyBench, one: _Shipped) -> Measurement:
-    operator, bench = session.operators[one.operator], lazy.get()
+def _run(session: Session, library: Path, lazy: LazyBench, shipped: _Shipped) -> Measurement:
+    operator, bench = session.operators[shipped.operator], lazy.get()
     if not isinstance(bench, Bench):
         raise WorkerError("a library is verified on devices of the machine that it is linked on, and on no others")
-    prepared = [bench.prepare(operator, check) for check in one.checks]
-    function = f"{session.plan.prefix}_{one.operator}"
-    return bench.verify_linked(library, function, f"{one.operator}:{one.variant}", prepared)
+    prepared = [bench.prepare(operator, check) for check in shipped.checks]
+    function = f"{session.plan.prefix}_{shipped.operator}"
+    return bench.verify_linked(library, function, f"{shipped.operator}:{shipped.variant}", prepared)
 
 
 class _Memory:
