@@ -67,4 +67,4 @@ def steady_rounds(clocks: Sequence[float], change: float, least: int) -> list[in
     middle = statistics.median_low(known)
     off = [abs(c - middle) / middle if c else 0.0 for c in clocks]
     nearest = sorted(range(len(clocks)), key=lambda i: off[i])
-    return sorted(i for place, i in enumerate(nearest) if off[i] <= change or place < least)
+    return sorted(i for rank, i in enumerate(nearest) if off[i] <= change or rank < least)

@@ -61,13 +61,13 @@ def to_compile(evidence: Evidence, variants: Iterable[Variant], unsettled: Colle
 
 def awaited(evidence: Evidence, variants: Iterable[Variant]) -> dict[str, float]:
     """Problem ids that decide whether following variants are compiled, with the seconds that such a compile takes."""
-    found: dict[str, float] = {}
+    seconds_of: dict[str, float] = {}
     groups = _groups_of(evidence)
     for variant in variants:
         seconds = evidence.operator.kernel(variant.candidate.kernel).compile_seconds
         for leader in _leaders(evidence, variant, groups):
-            found |= {p: max(seconds, found.get(p, 0.0)) for p in _problems(evidence, leader)}
-    return found
+            seconds_of |= {p: max(seconds, seconds_of.get(p, 0.0)) for p in _problems(evidence, leader)}
+    return seconds_of
 
 
 def competes(evidence: Evidence, variant: Variant) -> bool:
@@ -98,8 +98,8 @@ def waiting(evidence: Evidence, variants: Iterable[Variant]) -> list[Variant]:
     leaders = [(e, _leaders(evidence, e, groups)) for e in variants]
     return [
         e
-        for e, found in leaders
-        if not _is_due(evidence, found, best) and not all(_told(evidence, leader) for leader in found)
+        for e, its_leaders in leaders
+        if not _is_due(evidence, its_leaders, best) and not all(_told(evidence, leader) for leader in its_leaders)
     ]
 
 
@@ -116,8 +116,8 @@ def may_come(evidence: Evidence, variants: Sequence[Variant], unsettled: Collect
     before = -1
     while len(coming) > before:
         before = len(coming)
-        for variant, found in leaders:
-            for leader in found if variant.id not in coming else ():
+        for variant, its_leaders in leaders:
+            for leader in its_leaders if variant.id not in coming else ():
                 open_ = not _told(evidence, leader) or not _problems(evidence, leader).isdisjoint(unsettled)
                 if leader.id in coming or (open_ and leader.id not in left):
                     coming[variant.id] = variant
@@ -135,10 +135,10 @@ def _told(evidence: Evidence, leader: Variant) -> bool:
 
 def _among_the_best(evidence: Evidence) -> set[str]:
     """Candidates that were among the best on some problem."""
-    own = {c for c, e in evidence.variants.items() if competes(evidence, e)}
+    competing = {c for c, e in evidence.variants.items() if competes(evidence, e)}
     best: set[str] = set()
     for row in evidence.costs().values():
-        times = {c: t for c, t in row.items() if c in own}
+        times = {c: t for c, t in row.items() if c in competing}
         limit = _AMONG_THE_BEST * min(times.values(), default=0.0)
         best.update(c for c, t in times.items() if t <= limit)
     return best
@@ -146,10 +146,10 @@ def _among_the_best(evidence: Evidence) -> set[str]:
 
 def _groups_of(evidence: Evidence) -> _Groups:
     """Groups of variants that differ only in what they assume of a call."""
-    found: _Groups = {}
+    groups: _Groups = {}
     for variant in evidence.variants.values():
-        found.setdefault(_key(variant, variant.candidate.dtypes), []).append(variant)
-    return found
+        groups.setdefault(_key(variant, variant.candidate.dtypes), []).append(variant)
+    return groups
 
 
 def _key(variant: Variant, dtypes: Mapping[str, str]) -> tuple[object, ...]:
@@ -163,15 +163,15 @@ def _leaders(evidence: Evidence, variant: Variant, groups: _Groups) -> list[Vari
     They are the variants in the dtype that its kernel follows, unless a record names it. For code of a
     Triton function without assumptions, which is kept for other calls, they are also the variants that assume more."""
     candidate = variant.candidate
-    found = (
+    leaders = (
         _resembled(evidence, variant, groups)
         if variant.id not in evidence.named and competes(evidence, variant)
         else []
     )
     if evidence.operator.kernel(candidate.kernel).triton is not None:
         same = groups[_key(variant, candidate.dtypes)]
-        found += [e for e in same if assumes_less(candidate, e.candidate)]
-    return found
+        leaders += [e for e in same if assumes_less(candidate, e.candidate)]
+    return leaders
 
 
 def _resembled(evidence: Evidence, variant: Variant, groups: _Groups) -> list[Variant]:
@@ -225,14 +225,14 @@ class Resemblances:
     def _is_far(
         self, variant: Variant, problem: Problem, near: float, best: dict[tuple[str, bool, bool], float]
     ) -> bool:
-        own = competes(self._evidence, variant)
+        competing = competes(self._evidence, variant)
         for like, before, follows in self._likes(variant, problem):
             took = self._took(like, before)
             if took is None:
                 if before and all((c, like) in self._evidence.passed_over for c in before):
                     return True
                 continue
-            key = (like, own, follows)
+            key = (like, competing, follows)
             if key not in best:
                 best[key] = self._best(*key, problem)
             if took > near * best[key]:
@@ -248,33 +248,33 @@ class Resemblances:
             candidate.generic or variant.id in self._evidence.named
         ):  # it is timed wherever it may have to serve, or is named
             return []
-        found: list[tuple[str, list[str], bool]] = []
+        likes: list[tuple[str, list[str], bool]] = []
         bare = self._bare.get(problem.id, problem.id)
         if bare != problem.id:
-            found.append((bare, [candidate.id], False))
+            likes.append((bare, [candidate.id], False))
         if leaders := self._leaders.get(candidate.id, []):
-            found.append((_in_other_dtypes(self._evidence.operator, candidate.kernel, problem).id, leaders, True))
-        return found
+            likes.append((_in_other_dtypes(self._evidence.operator, candidate.kernel, problem).id, leaders, True))
+        return likes
 
     def _took(self, like: str, candidates: Sequence[str]) -> float | None:
         """The least time in ns of those candidates that are right on all problems."""
         row, broken = self._evidence.on(like), self._evidence.broken
-        known = (row[c].ns for c in candidates if c in row and c not in broken)
-        return min((ns for ns in known if ns is not None), default=None)
+        times = (row[c].ns for c in candidates if c in row and c not in broken)
+        return min((ns for ns in times if ns is not None), default=None)
 
-    def _best(self, like: str, own: bool, follows: bool, problem: Problem) -> float:
+    def _best(self, like: str, competing: bool, follows: bool, problem: Problem) -> float:
         """The least ns on the similar problem, of candidates that are tried on this one and not known to be wrong."""
-        evidence, found = self._evidence, float("inf")
+        evidence, least = self._evidence, float("inf")
         for before in evidence.on(like):
             took = self._took(like, [before])
-            if before not in evidence.variants or took is None or took >= found:
+            if before not in evidence.variants or took is None or took >= least:
                 continue
-            here = (evidence.variants[c] for c in (self._followers.get(before, []) if follows else [before]))
-            if any(self._is_rival(e, own) and evidence.meant_for(e, problem) for e in here):
-                found = took
-        return found
+            rivals = (evidence.variants[c] for c in (self._followers.get(before, []) if follows else [before]))
+            if any(self._is_rival(e, competing) and evidence.meant_for(e, problem) for e in rivals):
+                least = took
+        return least
 
-    def _is_rival(self, variant: Variant, own: bool) -> bool:
+    def _is_rival(self, variant: Variant, competing: bool) -> bool:
         coming = bool(variant.code) or (variant.object is None and variant.id in self._evidence.due)
         right = variant.candidate.id not in self._evidence.broken
-        return coming and right and not variant.candidate.generic and competes(self._evidence, variant) == own
+        return coming and right and not variant.candidate.generic and competes(self._evidence, variant) == competing

@@ -191,8 +191,8 @@ class Session:
         self.too_large: dict[str, None] = {}
         self.tuned: float | None = None
         self.threads = plan.options.threads or usable_cores()
-        here = devices if executor is None else executor.devices
-        self.devices = list(here(self.threads, plan.families))
+        devices_of = devices if executor is None else executor.devices
+        self.devices = list(devices_of(self.threads, plan.families))
         self.targets = [target_by_name(n) for n in plan.targets]
         self.older = target_by_name(plan.older) if plan.older else None
         self.baselines = [target_by_name(n) for n in plan.baselines]
@@ -297,7 +297,7 @@ class Session:
         """A line for each target that other models of devices here run too, beside the one that it is measured on."""
         lines = []
         for target in self.targets if self.plan.may_measure else ():
-            first, *others = [own[0].name for own in self._models_for(target).values()] or [""]
+            first, *others = [of_model[0].name for of_model in self._models_for(target).values()] or [""]
             if others:
                 lines.append(f"NOTE {target.name} is measured on {first} only, not on {', '.join(others)}")
         return lines
@@ -313,24 +313,24 @@ class Session:
 
     def generic_variants(self, operator: Operator, target: Target | None = None) -> list[Variant]:
         """An operator's rendered generic candidates, for all dtypes: for a target's devices, or for the whole build."""
-        found = []
+        variants = []
         for kernel, baseline in self.generics(operator, target):
-            one = resolved(kernel, baseline.name)
-            config = next(iter(one.configs(baseline.facts)))
-            for dtypes in generic_dtypes(operator, one, baseline):
-                for candidate in generic_candidates(operator, one, config, baseline, dtypes):
+            resolved_kernel = resolved(kernel, baseline.name)
+            config = next(iter(resolved_kernel.configs(baseline.facts)))
+            for dtypes in generic_dtypes(operator, resolved_kernel, baseline):
+                for candidate in generic_candidates(operator, resolved_kernel, config, baseline, dtypes):
                     if candidate.id not in self._generic:
                         self._generic[candidate.id] = self.rendered(operator, candidate, baseline)
-                    found.append(self._generic[candidate.id])
-        return found
+                    variants.append(self._generic[candidate.id])
+        return variants
 
     def generics(self, operator: Operator, target: Target | None = None) -> Iterator[tuple[Kernel, Target]]:
         """An operator's generic kernels and the targets they are compiled for: for a target's devices, or all."""
         for kernel in operator.generics:
             served = families_of(toolchain_for(kernel.backend, self.environment))
             for baseline in self.baselines:
-                here = baseline.family in served and (target is None or baseline.meets(target))
-                if here and generic_dtypes(operator, kernel, baseline):
+                fits = baseline.family in served and (target is None or baseline.meets(target))
+                if fits and generic_dtypes(operator, kernel, baseline):
                     yield kernel, baseline
 
     def rendered(self, operator: Operator, candidate: Candidate, target: Target) -> Variant:
@@ -354,7 +354,7 @@ class Session:
         """
         given, knowing = list(variants), list(into)
         waiting = sorted({e.id: e for e in given if e.object is None}.values(), key=self._longest_first)
-        by_candidate, made = {e.id: e for e in waiting}, dict[str, Object]()
+        by_candidate, objects = {e.id: e for e in waiting}, dict[str, Object]()
         start = self.progress.now()
         self.pending.compiling()
         spent, idle, walls = _children_seconds(), _idle_seconds(), list[float]()
@@ -374,7 +374,7 @@ class Session:
             except BaseException:
                 known(variant.id, None)
                 raise
-            made[variant.id] = p.object
+            objects[variant.id] = p.object
 
         def known(candidate: str, new: Object | None) -> None:
             for evidence in knowing:
@@ -396,7 +396,7 @@ class Session:
         )
         if backends == ["cxx"] and self.executor is None:  # others keep processes, wait for memory or run elsewhere
             self.load.add(_children_seconds() - spent, walls, _idle_seconds() - idle)
-        return [msgspec.structs.replace(e, object=made.get(e.id)) if e.object is None else e for e in given]
+        return [msgspec.structs.replace(e, object=objects.get(e.id)) if e.object is None else e for e in given]
 
     def _longest_first(self, variant: Variant) -> float:
         """Minus the seconds that a compile takes, as the kernel's author states them."""

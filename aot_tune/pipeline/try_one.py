@@ -75,11 +75,11 @@ def try_candidate(
     paths = msgspec.structs.replace(paths, compile=plan.compile.with_more(paths.compile))
     session = Session(plan, paths, Progress())
     try:
-        own = session.operators[operator]
-        wanted, device, variant = _find(session, own, name)
+        loaded = session.operators[operator]
+        wanted, device, variant = _find(session, loaded, name)
         if source is not None:
             _write(source, variant.rendered.source)
-        variant = _compiled(session, own, variant)
+        variant = _compiled(session, loaded, variant)
         keep_texts(session, [variant])
         if device is None:
             raise BuildError(
@@ -87,7 +87,7 @@ def try_candidate(
                 why="a candidate runs only on a device that it is compiled for",
                 fix="try it on such a machine; `aot-tune doctor` shows what is here",
             )
-        return variant.compiled and _run(session, own, wanted, device, variant, problem)
+        return variant.compiled and _run(session, loaded, wanted, device, variant, problem)
     finally:
         session.close()
 
@@ -175,21 +175,21 @@ def _one(lazy: LazyBench, operator: Operator, variant: Variant, problem: Problem
         print(f"status    failed: {error}")
         return False
     prepared = bench.prepare(operator, problem)
-    found = bench.screen(prepared, linked, tune_checks=odd)
-    if found.status == "ok":
+    measurement = bench.screen(prepared, linked, tune_checks=odd)
+    if measurement.status == "ok":
         for raced in bench.race(prepared, [linked]):
             if raced.candidate == variant.candidate.id and raced.status != "ok":
-                found = raced
+                measurement = raced
             elif raced.ns is not None:
                 who = variant.name if raced.candidate == variant.candidate.id else raced.candidate
                 print(f"time      {format_time(raced.ns)} {who}")
-    _tell(found)
-    return found.status == "ok"
+    _tell(measurement)
+    return measurement.status == "ok"
 
 
-def _tell(found: Measurement) -> None:
-    print(f"status    {found.status}{f': {found.reason}' if found.reason else ''}")
-    if found.error is not None:
-        print(f"error     {found.error:.3g} of the tolerance")
-    if found.bitwise is not None:
-        print(f"bits      {'the same' if found.bitwise else 'different'} in a second run")
+def _tell(measurement: Measurement) -> None:
+    print(f"status    {measurement.status}{f': {measurement.reason}' if measurement.reason else ''}")
+    if measurement.error is not None:
+        print(f"error     {measurement.error:.3g} of the tolerance")
+    if measurement.bitwise is not None:
+        print(f"bits      {'the same' if measurement.bitwise else 'different'} in a second run")

@@ -68,14 +68,14 @@ def tune_records(directory: Path, order: TuneOrder) -> _TunedRecords:
         if away:
             progress.line(f"NOTE no device for {', '.join(away)} {_where(plan)}: not tuned")
         parts = [(None, plan.targets)] if executor is None else executor.parts(plan.targets)
-        budget, found = Budget(plan.options.budget), list[_TunedRecords]()
+        budget, tuned = Budget(plan.options.budget), list[_TunedRecords]()
         for number, (machines, targets) in enumerate(parts):
             part = msgspec.structs.replace(plan, targets=targets, older=plan.older if plan.older in targets else "")
-            found.append(_tuned(part, paths, Path(order.out), budget.part(len(parts) - number), progress, machines))
-    errors = [one.error for one in found if one.error is not None]
+            tuned.append(_tuned(part, paths, Path(order.out), budget.part(len(parts) - number), progress, machines))
+    errors = [records.error for records in tuned if records.error is not None]
     return _TunedRecords(
-        files={path: database for one in found for path, database in one.files.items()},
-        notes=tuple(dict.fromkeys(note for one in found for note in one.notes)),
+        files={path: database for records in tuned for path, database in records.files.items()},
+        notes=tuple(dict.fromkeys(note for records in tuned for note in records.notes)),
         error=errors[0] if errors else None,
     )
 
@@ -89,8 +89,8 @@ def _tuned(
         session.progress.line(f"records go to {out}")
         with begun_or_resumed(session) as run:
             evidence = tune_plan(session)
-            known = {name: found for name, found in evidence.items() if name not in session.failures}
-            files = _written(session, known, out)
+            measured = {name: by_target for name, by_target in evidence.items() if name not in session.failures}
+            files = _written(session, measured, out)
             if not session.failures:  # the next run tries again what failed, and knows what is measured
                 run.end()
         session.tell_of_tiers()
@@ -102,20 +102,20 @@ def _tuned(
         session.progress.line(f"done in {session.budget.spent:.0f} s: {told}")
         return _TunedRecords(
             files=files,
-            notes=tuple(f"{name} on {e.target.name}: {e.note}" for name, own in known.items() for e in own if e.note),
+            notes=tuple(f"{name} on {e.target.name}: {e.note}" for name in measured for e in measured[name] if e.note),
             error=session.failures.error(len(plan.operators)) if session.failures else None,
         )
 
 
-def _written(session: Session, known: Mapping[str, Sequence[Evidence]], out: Path) -> dict[Path, OperatorDatabase]:
-    for found in known.values():
-        share_among_targets(found)
-        for one in found:
-            tried = [c for c, e in one.variants.items() if not e.candidate.generic]
-            if tried and all(map(one.failed, tried)):
-                one.nothing_survived()
-    operators = {name: load_operator(Path(session.operators[name].folder)) for name in known}
-    return write_records(out, databases_of(session, known), operators)
+def _written(session: Session, measured: Mapping[str, Sequence[Evidence]], out: Path) -> dict[Path, OperatorDatabase]:
+    for by_target in measured.values():
+        share_among_targets(by_target)
+        for evidence in by_target:
+            tried = [c for c, e in evidence.variants.items() if not e.candidate.generic]
+            if tried and all(map(evidence.failed, tried)):
+                evidence.nothing_survived()
+    operators = {name: load_operator(Path(session.operators[name].folder)) for name in measured}
+    return write_records(out, databases_of(session, measured), operators)
 
 
 def _where(plan: Plan) -> str:
@@ -125,15 +125,15 @@ def _where(plan: Plan) -> str:
 def _narrowed(plan: Plan, order: TuneOrder, machines: Machines) -> tuple[Plan, list[str]]:
     """The plan for the requested targets that have a device here, and the targets that have none."""
     operators = tuple(o for o in plan.operators if not order.operators or o in order.operators)
-    here = machines.devices(plan.options.threads or usable_cores(), plan.families)
+    devices = machines.devices(plan.options.threads or usable_cores(), plan.families)
     native, baselines = {t.name for t in machines.native()}, [target_by_name(b) for b in plan.baselines]
-    targets = {n: any(is_run_by(d, target_by_name(n), native, baselines) for d in here) for n in plan.targets}
+    targets = {n: any(is_run_by(d, target_by_name(n), native, baselines) for d in devices) for n in plan.targets}
     away = [name for name, runs in targets.items() if not runs]
     if away and (order.named or len(away) == len(targets)):
         raise BuildError(
             f"no device for {', '.join(away)} {_where(plan)}",
-            why=f"tuning needs measurements, and here {'is' if len(here) == 1 else 'are'} "
-            f"{'; '.join(d.name for d in here)}, for {', '.join(sorted(native))}",
+            why=f"tuning needs measurements, and here {'is' if len(devices) == 1 else 'are'} "
+            f"{'; '.join(d.name for d in devices)}, for {', '.join(sorted(native))}",
             fix="run the command on a machine with such a device, or name other targets with --targets; "
             "`aot-tune doctor` tells what is here",
         )

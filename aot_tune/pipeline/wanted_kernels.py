@@ -28,15 +28,15 @@ def kernels_for(session: Session, operator: Operator, target: Target) -> list[Ke
     If no generic variant would serve the calls that they refuse, there are none. Triton functions that were not
     read for the target are left out, because their constraints exclude it.
     """
-    found: list[Kernel] = []
+    kernels: list[Kernel] = []
     if not session.answers(operator, target):
-        return found
+        return kernels
     for kernel in operator.kernels:
         chain = toolchain_for(kernel.backend, session.environment)
-        known = kernel.triton is None or target.name in kernel.triton.inspections
-        if known and not kernel.generic and target.family in families_of(chain):
-            found.append(resolved(kernel, target.name))
-    return found
+        was_read = kernel.triton is None or target.name in kernel.triton.inspections
+        if was_read and not kernel.generic and target.family in families_of(chain):
+            kernels.append(resolved(kernel, target.name))
+    return kernels
 
 
 def tunes(session: Session, operator: Operator, target: Target) -> bool:

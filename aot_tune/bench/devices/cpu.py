@@ -163,15 +163,15 @@ def last_cache_bytes() -> int:
 
 
 def _caches() -> list[tuple[str, str]]:
-    found = []
+    caches = []
     letters = {"Data": "d", "Instruction": "i"}
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
             level, kind, size = ((index / n).read_text().strip() for n in ("level", "type", "size"))
         except OSError:
             continue
-        found.append((f"L{level}{letters.get(kind, '')}", size))
-    return found
+        caches.append((f"L{level}{letters.get(kind, '')}", size))
+    return caches
 
 
 def _bytes(size: str) -> int:

@@ -168,8 +168,8 @@ class GpuMonitor:
 
 def _others(pids: Sequence[int], workers: Sequence[int]) -> int:
     """Processes that are not the bench's. In a container NVML may number them otherwise. Then they are only counted."""
-    known = set(pids) & set(workers)
-    if known or not workers:
+    visible = set(pids) & set(workers)
+    if visible or not workers:
         return len(set(pids) - set(workers))
     return max(len(set(pids)) - len(workers), 0)
 

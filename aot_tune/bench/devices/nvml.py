@@ -80,9 +80,9 @@ class Gpu:
     def reasons(self) -> int | None:
         """Bits that say what holds the clocks down."""
         for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
-            found = self._number(name, kind=ctypes.c_ulonglong)
-            if found is not None:
-                return found
+            bits = self._number(name, kind=ctypes.c_ulonglong)
+            if bits is not None:
+                return bits
         return None
 
     def capped_ns(self) -> int | None:
@@ -91,8 +91,8 @@ class Gpu:
         `reasons` shows the power cap 0.1 s late. NVML 13 calls this question deprecated, and CUDA 14 will not have it.
         """
         value = _Violation()
-        known = self._ask("nvmlDeviceGetViolationStatus", ctypes.c_uint(_POWER), ctypes.byref(value))
-        return int(value.violation) if known else None
+        answered = self._ask("nvmlDeviceGetViolationStatus", ctypes.c_uint(_POWER), ctypes.byref(value))
+        return int(value.violation) if answered else None
 
     def utilization(self) -> int | None:
         """Percent of the last moments in which kernels ran."""

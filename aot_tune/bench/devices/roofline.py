@@ -70,12 +70,12 @@ def roofline_of(device: Device, operator: Operator, problem: Problem) -> Rooflin
         rate = sheet.rates.get(math, sheet.rates["f32"])
         moving, computing = size / sheet.memory, flops / (1e3 * rate)
         bound = "memory" if moving >= computing else "compute"
-        found = Roofline(max(moving, computing), bound, f"{device.name}'s data sheet")
+        roofline = Roofline(max(moving, computing), bound, f"{device.name}'s data sheet")
     else:  # these peaks are too generous to say what bounds a call
         plain = msgspec.structs.replace(device, unit="")  # a driver may tell its clocks, but the record has none
         own = family(device.family)
-        found = Roofline(own.floor_ns(plain, flops, size, math), "", f"generous peaks of {device.name}{own.peaks}")
-    return found if found.ns > 0 else None
+        roofline = Roofline(own.floor_ns(plain, flops, size, math), "", f"generous peaks of {device.name}{own.peaks}")
+    return roofline if roofline.ns > 0 else None
 
 
 def floor_of(device: Device, operator: Operator, problem: Problem) -> float:

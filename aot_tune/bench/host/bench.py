@@ -97,9 +97,9 @@ class Bench(BenchContext):
             AotTuneError: when the reference fails; with the operator, the problem and what it said.
         """
         check = Check(problem=on) if isinstance(on, Problem) else on
-        found = self._preparation.of(self.findings, operator, check)
+        prepared = self._preparation.of(self.findings, operator, check)
         self.operators[operator.name] = operator
-        return found
+        return prepared
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -263,8 +263,8 @@ class Bench(BenchContext):
         operator = self.operators[prepared.operator]
         findings, key = self.findings, "\n".join((operator.folder, *(r.key() for r in requires)))
         if (findings, key) not in self._fitted:
-            found = findings.checks.of(operator, requires, self.policy, self.family.on_host)
-            self._fitted[findings, key] = self._preparation.of_all(findings, operator, found)
+            checks = findings.checks.of(operator, requires, self.policy, self.family.on_host)
+            self._fitted[findings, key] = self._preparation.of_all(findings, operator, checks)
         return self._fitted[findings, key]
 
     def _judge(self, run: Run, worker: Worker, odd: Odd | None, best_ns: float | None, timed: bool) -> Measurement:

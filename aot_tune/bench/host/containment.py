@@ -55,11 +55,11 @@ class Usage:
 
 
 def _children(pid: int) -> list[int]:
-    found: list[int] = []
+    children: list[int] = []
     with contextlib.suppress(OSError):  # some kernels lack this file, and threads end
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
-            found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
-    return found
+            children += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+    return children
 
 
 def _read(path: str) -> bytes:
@@ -76,8 +76,8 @@ def _read(path: str) -> bytes:
 
 def _size_below(folder: Path) -> int:
     total = 0
-    for here, _, names in os.walk(folder):
-        total += sum(_size(Path(here, name)) for name in names)
+    for parent, _, names in os.walk(folder):
+        total += sum(_size(Path(parent, name)) for name in names)
     return total
 
 
@@ -91,23 +91,23 @@ def _size(path: Path) -> int:
 def _shared_memory(pid: int) -> int:
     """Resident bytes that a process shares, without those of files on a disk."""
     with contextlib.suppress(OSError):
-        found = _RSS_SHMEM.search(_read(f"/proc/{pid}/status"))
-        return int(found[1]) << 10 if found else 0
+        match = _RSS_SHMEM.search(_read(f"/proc/{pid}/status"))
+        return int(match[1]) << 10 if match else 0
     return 0
 
 
 def _shared_files(pid: int) -> set[Path]:
     """Files of shared memory that a process has open."""
-    found: set[Path] = set()
+    files: set[Path] = set()
     with contextlib.suppress(OSError):
         if not os.listdir(_SHARED):  # noqa: PTH208  # it is mostly empty
-            return found
+            return files
         for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
             with contextlib.suppress(OSError):
                 target = os.readlink(f"/proc/{pid}/fd/{name}")  # noqa: PTH115
                 if target.startswith(f"{_SHARED}/") and os.path.exists(target):  # noqa: PTH110
-                    found.add(Path(target))
-    return found
+                    files.add(Path(target))
+    return files
 
 
 def environment(given: Mapping[str, str], import_path: Iterable[str], scratch: Path) -> dict[str, str]:

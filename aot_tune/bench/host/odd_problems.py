@@ -45,25 +45,25 @@ def derived_checks(
     than most blocks, and a multiple of none. Problems of more than `most_bytes` are left out, but never all. If there
     are more than `most`, they are thinned out evenly.
     """
-    found = _every_check(operator, requires, special)
-    sizes = {key: operator.compulsory_bytes(check.problem) for key, check in found.items()}
-    small = [check for key, check in found.items() if sizes[key] <= most_bytes]
-    if small or not found:
+    checks = _every_check(operator, requires, special)
+    sizes = {key: operator.compulsory_bytes(check.problem) for key, check in checks.items()}
+    small = [check for key, check in checks.items() if sizes[key] <= most_bytes]
+    if small or not checks:
         return _thinned(small, most)
-    plain = [key for key, check in found.items() if not check.integers] or list(found)
-    return [found[key] for key in sorted(plain, key=lambda k: (sizes[k], k))[:2][-1:]]
+    plain = [key for key, check in checks.items() if not check.integers] or list(checks)
+    return [checks[key] for key in sorted(plain, key=lambda k: (sizes[k], k))[:2][-1:]]
 
 
 def large_checks(operator: Operator, requires: Sequence[Expr], most_bytes: int) -> tuple[int, int]:
     """How many of the derived checks take more than `most_bytes`, and how many there are in all."""
-    found = _every_check(operator, requires, special=True).values()
-    return sum(operator.compulsory_bytes(c.problem) > most_bytes for c in found), len(found)
+    checks = _every_check(operator, requires, special=True).values()
+    return sum(operator.compulsory_bytes(c.problem) > most_bytes for c in checks), len(checks)
 
 
 def _every_check(operator: Operator, requires: Sequence[Expr], special: bool) -> dict[str, Check]:
     """The derived checks of any size."""
     requires = (*extents_exist(operator), *operator.legal, *requires)
-    found: dict[str, Check] = {}
+    checks: dict[str, Check] = {}
     dtypes = _pinned_dtypes(operator, requires)
     derived = (*_dims(operator), *_layouts(operator, dtypes), *_options(operator))
     others: tuple[dict[str, float | int], ...] = (
@@ -84,8 +84,8 @@ def _every_check(operator: Operator, requires: Sequence[Expr], special: bool) ->
         fitted = _fitted(operator, check.problem, requires)
         if fitted is not None:
             fitting = msgspec.structs.replace(check, problem=fitted)
-            found.setdefault(f"{fitted.id} {check.special} {check.integers}", fitting)
-    return found
+            checks.setdefault(f"{fitted.id} {check.special} {check.integers}", fitting)
+    return checks
 
 
 def checks_for(operator: Operator, requires: Sequence[Expr], policy: Policy, *, on_host: bool) -> list[Check]:
@@ -96,25 +96,25 @@ def checks_for(operator: Operator, requires: Sequence[Expr], policy: Policy, *, 
 
 def oddest_checks(every: Sequence[Check]) -> list[Check]:
     """Checks of `checks_for`: one with the oddest strides, and one that chooses an attribute, if there are any."""
-    found = [c for c in every if not c.integers and not c.special]
-    if not found:
+    plain = [c for c in every if not c.integers and not c.special]
+    if not plain:
         return []
-    layout = max(found, key=_oddness)
-    chosen = max(found, key=lambda c: (*map(len, (c.problem.attributes, c.problem.present)), c.place))
+    layout = max(plain, key=_oddness)
+    chosen = max(plain, key=lambda c: (*map(len, (c.problem.attributes, c.problem.present)), c.place))
     return [layout] if chosen == layout or not chosen.problem.attributes else [layout, chosen]
 
 
 def _oddness(check: Check) -> tuple[int, int, int, int, str]:
-    one = check.problem
-    spread = sum(s[-1:] not in ((), (1,)) for s in one.strides.values())
-    return len(one.strides), spread, len(one.order), len(one.present), check.place
+    problem = check.problem
+    spread = sum(s[-1:] not in ((), (1,)) for s in problem.strides.values())
+    return len(problem.strides), spread, len(problem.order), len(problem.present), check.place
 
 
 def _pinned_dtypes(operator: Operator, requires: Sequence[Expr]) -> dict[str, str]:
     """The dtypes that the facts `dtype.<variable>` are pinned to. Dtypes that are the defaults anyway are left out."""
     pinned = dict(p for r in requires for p in r.pinned())
-    found = {v: choices[pinned.get(f"dtype.{v}", 0)] for v, choices in operator.dtypes.items()}
-    return {v: d for v, d in found.items() if d != operator.dtypes[v][0]}
+    dtypes = {v: choices[pinned.get(f"dtype.{v}", 0)] for v, choices in operator.dtypes.items()}
+    return {v: d for v, d in dtypes.items() if d != operator.dtypes[v][0]}
 
 
 def _thinned(checks: list[Check], most: int | None) -> list[Check]:
@@ -317,8 +317,8 @@ def _pitched(operator: Operator, problem: Problem, require: Expr) -> Problem | N
 
 def _constants(expr: Expr) -> list[int]:
     """The constants of an expression that may be extents. `next_power_of_2(D) == 4096` gives those around 4096."""
-    own = [int(expr.value)] if expr.op == "const" and int(expr.value) > 1 else []
-    return [*own, *(c for a in expr.args for c in _constants(a))]
+    values = [int(expr.value)] if expr.op == "const" and int(expr.value) > 1 else []
+    return [*values, *(c for a in expr.args for c in _constants(a))]
 
 
 def _with_pins(operator: Operator, problem: Problem, pinned: Mapping[str, int]) -> Problem:

@@ -277,16 +277,16 @@ class Race:
 
     def _near(self, runners: Sequence[_Runner]) -> list[_Runner]:
         """Those that take turns: all but baselines that are far behind, which keep the sample that sized them."""
-        known = [r.samples[0] for r in runners if r.samples and r.status == "ok"]
-        if not known or not self._context.family.on_host:
+        firsts = [r.samples[0] for r in runners if r.samples and r.status == "ok"]
+        if not firsts or not self._context.family.on_host:
             return list(runners)
-        most = max(_FAR * min(known), self._policy.long_ns)  # a short call may have been disturbed
+        most = max(_FAR * min(firsts), self._policy.long_ns)  # a short call may have been disturbed
         return [r for r in runners if r.variant is not None or not r.samples or r.samples[0] <= most]
 
     def _is_decided(self, runners: Sequence[_Runner]) -> bool:
         """Whether a CPU's race can end early. A GPU's rounds take little time beside its start."""
-        known = [r.samples for r in runners if r.status == "ok"]
-        return self._context.family.on_host and bool(known) and is_decided(known)
+        samples = [r.samples for r in runners if r.status == "ok"]
+        return self._context.family.on_host and bool(samples) and is_decided(samples)
 
     def _turn_ns(self, runner: _Runner) -> float:
         """Roughly how long a turn takes: its sample, and the calls before it that do not count."""

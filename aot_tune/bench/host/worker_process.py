@@ -236,11 +236,11 @@ class Worker:
             write_frame(self._requests, self._id + messages.encode(request))
         reply = self._wait(seconds)
         if isinstance(reply, messages.Failure) and reply.last:
-            place = self._place
+            where = self._place
             self._drain_output()
             said = self._said()
             self.kill()
-            raise DiedError(reply.status, f"{reply.reason} in {place}{said}", certain=True)
+            raise DiedError(reply.status, f"{reply.reason} in {where}{said}", certain=True)
         unloads = family(self.device.family).on_host
         if messages.ends_a_turn(request, unloads=unloads) and not isinstance(request, messages.Turn):
             self._look()  # not between turns of a race: nothing may disturb the times
@@ -250,15 +250,15 @@ class Worker:
     def _look(self) -> None:
         """Kill a worker whose candidate uses too much of the machine."""
         if self.role == "candidate" and (excess := self._usage.excess()):
-            place = self._place
+            where = self._place
             self.kill()
-            raise DiedError(excess[0], f"{excess[1]} in {place}{self._said()}", certain=True)
+            raise DiedError(excess[0], f"{excess[1]} in {where}{self._said()}", certain=True)
 
     def _wait(self, seconds: float) -> messages.Reply:
-        deadline, place = time.monotonic() + seconds, self._place
+        deadline, where = time.monotonic() + seconds, self._place
         while True:
-            if self._place != place:  # a hang is still found as soon, and a busy machine is no hang
-                deadline, place = time.monotonic() + seconds, self._place
+            if self._place != where:  # a hang is still found as soon, and a busy machine is no hang
+                deadline, where = time.monotonic() + seconds, self._place
             left = deadline - time.monotonic()
             if left <= 0:
                 self.kill()
@@ -321,19 +321,19 @@ class Worker:
         """Reap a worker that died by itself, with its group, and say how it died."""
         code, peak = self._finish()
         said = self.output.text()
-        place = f" in {self._place}"
+        where = f" in {self._place}"
         near_limit = self._resident > 0 and peak - self._resident > self.policy.memory_bytes * 3 // 4
         if code < 0:
             name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
             if -code == signal.SIGKILL or "bad_alloc" in said or near_limit:
                 little = self._resident > 0 and peak - self._resident < self.policy.memory_bytes // 4
                 starved = -code == signal.SIGKILL and little and kills_for_memory() > self._kills
-                reason = f"killed by {name}{place} at {peak >> 20} MiB resident{self._said()}"
+                reason = f"killed by {name}{where} at {peak >> 20} MiB resident{self._said()}"
                 return DiedError("oom", reason, starved=starved)
-            return DiedError("crashed", f"{name}{place}{self._said()}")
+            return DiedError("crashed", f"{name}{where}{self._said()}")
         if "MemoryError" in said or near_limit:
-            return DiedError("oom", f"ended with status {code}{place} at {peak >> 20} MiB resident{self._said()}")
-        return DiedError("no-result", f"ended with status {code}{place} before it answered{self._said()}")
+            return DiedError("oom", f"ended with status {code}{where} at {peak >> 20} MiB resident{self._said()}")
+        return DiedError("no-result", f"ended with status {code}{where} before it answered{self._said()}")
 
     def kill(self) -> None:
         """Kill the worker's group by the steps of the deadlines, reap it, and close its pipes. Idempotent."""
@@ -381,8 +381,8 @@ class Worker:
             pass  # somebody else reaped it
         # Linux counts what the parent held at the spawn into a child's peak. A lower peak says nothing of the child.
         inherited = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        known = peak if peak > inherited else max(held, self._resident)
-        note_peak("a worker for references" if self.role == "framework" else "a worker for candidates", known)
+        highest = peak if peak > inherited else max(held, self._resident)
+        note_peak("a worker for references" if self.role == "framework" else "a worker for candidates", highest)
         self._process.returncode = code
         processes.WORKERS.discard(self.pid)
         with contextlib.suppress(ChildProcessError):  # members of its group that it left behind
@@ -394,7 +394,7 @@ class Worker:
         for descriptor in (self._requests, self._replies, self._printed, self._pidfd):
             os.close(descriptor)
         self.state = "DEAD"
-        return code, known
+        return code, highest
 
 
 class Pool:

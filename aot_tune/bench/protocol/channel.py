@@ -87,7 +87,7 @@ class Frames:
             ClosedError: for an impossible length.
         """
         self._bytes += data
-        found = []
+        messages = []
         while len(self._bytes) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._bytes)
             if length > LIMIT:
@@ -95,6 +95,6 @@ class Frames:
             end = _LENGTH.size + length
             if len(self._bytes) < end:
                 break
-            found.append(bytes(self._bytes[_LENGTH.size : end]))
+            messages.append(bytes(self._bytes[_LENGTH.size : end]))
             del self._bytes[:end]
-        return found
+        return messages

@@ -71,10 +71,10 @@ def _confine(setup: Setup, more: tuple[Path, ...]) -> tuple[str, ...]:
 
 
 def _serve(setup: Setup, session: WorkerSession[Any, Any]) -> None:
-    own, asked = os.getpid(), [b""]
+    pid, asked = os.getpid(), [b""]
 
     def emit(message: messages.Reply) -> None:
-        if os.getpid() != own:  # a candidate forked and both processes returned, but only one of them may answer
+        if os.getpid() != pid:  # a candidate forked and both processes returned, but only one of them may answer
             os._exit(0)
         write_frame(setup.replies, asked[0] + messages.encode(message))
 
@@ -123,10 +123,10 @@ def _is_undisturbed(request: messages.Request, turned: Container[str]) -> bool:
 
 def _changed(before: ProcessState, *, on_host: bool) -> messages.Failure | None:
     """What a candidate has changed of its process. If anything, the next candidate does not get this process."""
-    found = changes(before, on_host=on_host)
-    if not found:
+    changed = changes(before, on_host=on_host)
+    if not changed:
         return None
-    reason = f"it changes {'; '.join(found)}"
+    reason = f"it changes {'; '.join(changed)}"
     return messages.Failure(kind="process", reason=reason, status="failed", last=True)
 
 
@@ -152,13 +152,13 @@ def _answer(session: WorkerSession[Any, Any], request: messages.Request, emit: E
 
 def _place(error: BaseException) -> str:
     """The innermost line of an operator's module that an error passed through, such as ` (operator.py:12)`."""
-    found, trace = "", error.__traceback__
+    line, trace = "", error.__traceback__
     while trace is not None:
         frame = trace.tb_frame
         if str(frame.f_globals.get("__name__")).startswith(MODULE_PREFIX):
-            found = f" ({Path(frame.f_code.co_filename).name}:{trace.tb_lineno})"
+            line = f" ({Path(frame.f_code.co_filename).name}:{trace.tb_lineno})"
         trace = trace.tb_next
-    return found
+    return line
 
 
 if __name__ == "__main__":

@@ -117,9 +117,9 @@ class CallTensors(ABC, Generic[Storage]):
 
     def results(self) -> dict[str, SurveyedOutput]:
         """Copies of the results, in float32 if their own dtype is narrower."""
-        found = {}
+        results = {}
         for tensor in self.outputs():
             epsilon = epsilon_of(tensor.dtype)
             wide = epsilon is not None and tensor.dtype.itemsize < 4
-            found[tensor.name] = SurveyedOutput(self._values(tensor, wide=wide), epsilon)
-        return found
+            results[tensor.name] = SurveyedOutput(self._values(tensor, wide=wide), epsilon)
+        return results

@@ -42,30 +42,30 @@ def compare(
         block: how many elements are compared at a time.
     """
     values, wanted = got.reshape(-1), want.reshape(-1)
-    worst, place, wrong, other = 0.0, 0, 0, 0
+    worst, at, wrong, other = 0.0, 0, 0, 0
     for start in range(0, values.shape[0], block):
-        found, true = values[start : start + block], wanted[start : start + block]
-        ratio = _ratios(xp, found, true, bounds, highest)
-        here = int(xp.argmax(ratio))
+        value, true = values[start : start + block], wanted[start : start + block]
+        ratio = _ratios(xp, value, true, bounds, highest)
+        highest_at = int(xp.argmax(ratio))
         wrong += int((ratio > 1).sum())
         other += int((ratio > 0).sum()) if bounds.share < 1 else 0
-        if float(ratio[here]) > worst:
-            worst, place = float(ratio[here]), start + here
+        if float(ratio[highest_at]) > worst:
+            worst, at = float(ratio[highest_at]), start + highest_at
     share = other / max(1, values.shape[0])
     if not wrong and other <= math.ceil(bounds.share * values.shape[0]):  # even of a few elements, one may be off
         return "", worst
-    index = ", ".join(map(str, _index(place, got.shape)))
-    true, found = wanted[place].item(), values[place].item()
-    whole = not isinstance(found, float)
-    found = float(found) if isinstance(true, float) else int(found)
-    where = f"{name}[{index}]: got {found!r}, want {true!r}"
+    index = ", ".join(map(str, _index(at, got.shape)))
+    true, value = wanted[at].item(), values[at].item()
+    whole = not isinstance(value, float)
+    value = float(value) if isinstance(true, float) else int(value)
+    where = f"{name}[{index}]: got {value!r}, want {true!r}"
     if not wrong:
         return (
             f"{where}; {other} of {values.shape[0]} elements ({share:.2%}) are off, but only {bounds.share:.2%} may be"
             f"{_advice(name, bounds, 1.0, share, whole=True)}"
         ), share / bounds.share
     allowed = bounds.absolute + bounds.relative * abs(true)
-    off = abs(found - true) if whole else worst
+    off = abs(value - true) if whole else worst
     times = "" if whole or not bounds.factor or worst >= FAR_OFF else f"{worst:.3g} times the "
     return (
         f"{where}, {times}tolerance {allowed:.3g}; {wrong} of {values.shape[0]} elements are wrong"
@@ -73,11 +73,11 @@ def compare(
     ), worst
 
 
-def _index(place: int, shape: Any) -> list[int]:
+def _index(offset: int, shape: Any) -> list[int]:
     index: list[int] = []
     for extent in reversed(shape):
-        index.insert(0, place % extent)
-        place //= extent
+        index.insert(0, offset % extent)
+        offset //= extent
     return index
 
 

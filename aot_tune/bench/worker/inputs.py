@@ -109,11 +109,11 @@ class _Draw:
 
     def _strided(self, storage: NDArray[Any]) -> NDArray[Any]:
         """The tensor in its storage. An axis of stride 0 has one place, since all its elements are the same."""
-        place, name = self._place, self._tensor.name
-        if place.extent() != storage.size:
-            raise ValueError(f"{name!r} of shape {place.shape} spans {place.extent()} elements, not {storage.size}")
-        extents = tuple(n if s else min(n, 1) for n, s in zip(*place, strict=True))
-        return Strided(extents, place.strides).array(storage.dtype, storage)
+        strided, name = self._place, self._tensor.name
+        if strided.extent() != storage.size:
+            raise ValueError(f"{name!r} of shape {strided.shape} spans {strided.extent()} elements, not {storage.size}")
+        extents = tuple(n if s else min(n, 1) for n, s in zip(*strided, strict=True))
+        return Strided(extents, strided.strides).array(storage.dtype, storage)
 
     def _elements(self, kind: Values, drawn: int) -> NDArray[Any]:
         """Values that do not depend on each other."""
@@ -203,15 +203,15 @@ class _Draw:
     def _called(self, kind: Drawn) -> NDArray[Any]:
         """What the function returns. It always gets a generator in the same state."""
         try:
-            found = np.asarray(kind.function(self._new_generator(), self._call()))
+            values = np.asarray(kind.function(self._new_generator(), self._call()))
         except Exception as error:
             lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == kind.file]
             at = f" in line {lines[-1]}" if lines else ""
             said = f"raised {type(error).__name__}{at}: {error}"
             raise ValueError(f"{OF_VALUES} {self._tensor.name!r}: {kind.place} {said}") from error
-        if found.dtype.kind not in "biuf":
-            self._refuse(kind, f"returns {found.dtype} where numbers are wanted")
-        return found
+        if values.dtype.kind not in "biuf":
+            self._refuse(kind, f"returns {values.dtype} where numbers are wanted")
+        return values
 
     def _call(self) -> _DrawCall:
         operator, check = self._operator, self._check
@@ -225,29 +225,29 @@ class _Draw:
         """An input before this one, as the function sees it."""
         if not self._operator.is_present(self._check.problem, tensor):
             return None
-        place = layout(self._operator, self._check, tensor)
+        strided = layout(self._operator, self._check, tensor)
         stored = self._operator.dtype(self._check.problem, tensor)
-        values = draw(self._operator, self._check, tensor, place.extent(), self._seed, self._period)
-        whole = values_of(stored, np.resize(stored_as(stored, values), place.extent()))
-        return place.array(whole.dtype, whole)
+        values = draw(self._operator, self._check, tensor, strided.extent(), self._seed, self._period)
+        whole = values_of(stored, np.resize(stored_as(stored, values), strided.extent()))
+        return strided.array(whole.dtype, whole)
 
-    def _check_range(self, kind: Drawn, found: NDArray[Any]) -> None:
+    def _check_range(self, kind: Drawn, values: NDArray[Any]) -> None:
         """Refuse values that the tensor's dtype cannot hold. Infinities and NaN are allowed in floats."""
         dtype = self._element
         if dtype.code in (0, 1, 6):
             most = largest_integer(dtype)
             least = -most - 1 if dtype.code == 0 else 0
-            wrong = (found < least) | (found > most)
-            if found.dtype.kind == "f":
-                wrong |= ~np.isfinite(found) | (found != np.floor(found))
+            wrong = (values < least) | (values > most)
+            if values.dtype.kind == "f":
+                wrong |= ~np.isfinite(values) | (values != np.floor(values))
             holds = f"holds whole numbers from {least} to {most}"
         else:
             limit = limits_of(dtype).max
-            wrong = np.isfinite(found) & (np.abs(found.astype(np.float64)) > limit)
+            wrong = np.isfinite(values) & (np.abs(values.astype(np.float64)) > limit)
             holds = f"holds nothing beyond {limit:g}"
         if wrong.any():
-            place = tuple(int(i) for i in np.argwhere(wrong)[0])
-            self._refuse(kind, f"returns {found[place].item()} at {list(place)}, and {dtype.name} {holds}")
+            index = tuple(int(i) for i in np.argwhere(wrong)[0])
+            self._refuse(kind, f"returns {values[index].item()} at {list(index)}, and {dtype.name} {holds}")
 
     def _refuse(self, kind: Drawn, what: str) -> NoReturn:
         """Raise an error that names the function and its line."""
@@ -289,10 +289,10 @@ def _read(operator: Operator, kind: FromFile, dtype: np.dtype[Any]) -> NDArray[A
         raise ValueError(f"{path} cannot be read as values of an input: {error}") from error
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiub" or not values.size:
         raise ValueError(f"{path} holds no numbers to draw from; save an array of them by numpy.save")
-    found: NDArray[Any] = values.reshape(-1).astype(dtype)
-    if dtype.kind in "iub" and not np.array_equal(found, values.reshape(-1)):
+    elements: NDArray[Any] = values.reshape(-1).astype(dtype)
+    if dtype.kind in "iub" and not np.array_equal(elements, values.reshape(-1)):
         raise ValueError(f"{path} holds values that {dtype} does not; save them as that, or declare a wider dtype")
-    return found
+    return elements
 
 
 def fill(operator: Operator, check: Check, views: Mapping[str, NDArray[Any]], seed: int) -> None:
@@ -345,8 +345,8 @@ class Strided(NamedTuple):
         """The tensor in a storage that numpy can read."""
         width = np.dtype(dtype).itemsize
         strides = tuple(s * width for s in self.strides)
-        found: NDArray[Any] = np.ndarray(self.shape, dtype, storage, self.first() * width, strides)
-        return found
+        view: NDArray[Any] = np.ndarray(self.shape, dtype, storage, self.first() * width, strides)
+        return view
 
 
 def layout(operator: Operator, check: Check, tensor: Tensor) -> Strided:

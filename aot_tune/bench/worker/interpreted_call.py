@@ -172,12 +172,12 @@ def _answer(request: InterpreterRequest) -> InterpreterAnswer:
     with tempfile.TemporaryDirectory() as folder:
         truth = Path(folder, "truth")
         write_truth(operator, request.check, truth, request.seed)
-        one = _InterpretedCall(operator, kernel, request)
+        kernel_call = _InterpretedCall(operator, kernel, request)
         try:
-            one.run()
+            kernel_call.run()
         except Exception as error:  # anything that the function or the interpreter raises
             return InterpreterAnswer(verdict="not runnable", text=_first_line(error))
-        fault = one.fault(truth)
+        fault = kernel_call.fault(truth)
     return InterpreterAnswer(verdict="wrong" if fault else "right", text=fault)
 
 

@@ -107,10 +107,10 @@ class Arguments:
         device: tuple[int, int] = HOST,
     ) -> None:
         self._keep: list[object] = []
-        found: list[Any] = []
+        arguments: list[Any] = []
         for tensor in operator.tensors:
             if tensor.name not in addresses:
-                found.append(ctypes.c_void_p(None))
+                arguments.append(ctypes.c_void_p(None))
                 continue
             numbers = ctypes.c_int64 * tensor.rank
             shape, stride = numbers(*shapes[tensor.name]), numbers(*strides[tensor.name])
@@ -124,10 +124,10 @@ class Arguments:
                 0,
             )
             self._keep += [shape, stride, record]
-            found.append(ctypes.c_void_p(ctypes.addressof(record)))
-        found += [_SCALARS[s.dtype_name](scalars[s.name]) for s in operator.scalars]
-        found += [ctypes.c_int32(attributes[a.name]) for a in operator.attributes]
-        self.call = tuple(found)
+            arguments.append(ctypes.c_void_p(ctypes.addressof(record)))
+        arguments += [_SCALARS[s.dtype_name](scalars[s.name]) for s in operator.scalars]
+        arguments += [ctypes.c_int32(attributes[a.name]) for a in operator.attributes]
+        self.call = tuple(arguments)
 
     def launch(self, workspace: Memory | None, stream: int | None = None) -> tuple[Any, ...]:
         """All arguments of `launch`, with a workspace and a stream."""
@@ -159,12 +159,12 @@ class Loaded:
 
     def _function(self, name: str, result: Any = ctypes.c_int32) -> Any:
         try:
-            found = self._library[name]
+            function = self._library[name]
         except AttributeError as error:
             self.close()
             raise LoadError(f"{self.path.name} lacks a function: {error}") from error
-        found.restype = result
-        return found
+        function.restype = result
+        return function
 
     def workspace_bytes(self, arguments: Arguments) -> int:
         """Bytes of workspace that a call asks for.
@@ -250,10 +250,10 @@ class Linked(Loaded):
         if code != 0:
             raise LaunchError(self.failure("_explain", code))
         lines = text.value.decode(errors="replace").splitlines()
-        found = [line.removeprefix("variant: ") for line in lines if line.startswith("variant: ")]
-        if found != [self._variant]:
+        variants = [line.removeprefix("variant: ") for line in lines if line.startswith("variant: ")]
+        if variants != [self._variant]:
             raise LaunchError(
-                f"{self.symbol} answers with {' and '.join(found) or 'nothing'}, not with {self._variant}"
+                f"{self.symbol} answers with {' and '.join(variants) or 'nothing'}, not with {self._variant}"
             )
         return size
 

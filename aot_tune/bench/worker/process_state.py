@@ -98,27 +98,27 @@ def state_now(*, on_host: bool) -> ProcessState:
 def changes(before: ProcessState, *, on_host: bool) -> list[str]:
     """What has changed, in words, or empty."""
     now = state_now(on_host=on_host)
-    found = []
+    changed = []
     if lowered := (sandbox.lowered(before.limits) if on_host else []):
-        found.append(f"its limits ({', '.join(lowered)} are lower)")
+        changed.append(f"its limits ({', '.join(lowered)} are lower)")
     if now.affinity != before.affinity:
-        found.append(f"the cores that it may use ({len(before.affinity)}, now {len(now.affinity)})")
+        changed.append(f"the cores that it may use ({len(before.affinity)}, now {len(now.affinity)})")
     if now.nice != before.nice:
-        found.append(f"its priority (nice {before.nice[0]}, now {now.nice[0]})")
+        changed.append(f"its priority (nice {before.nice[0]}, now {now.nice[0]})")
     if now.folder != before.folder:
-        found.append(f"its working folder (now {now.folder})")
+        changed.append(f"its working folder (now {now.folder})")
     if now.handlers != before.handlers:
-        found.append(f"how it takes signals ({_signals(before.handlers, now.handlers)})")
+        changed.append(f"how it takes signals ({_signals(before.handlers, now.handlers)})")
     if now.environment != before.environment:
         names = {e.partition(b"=")[0].decode(errors="replace") for e in now.environment ^ before.environment}
-        found.append(f"its environment ({', '.join(sorted(names)[:5])})")
+        changed.append(f"its environment ({', '.join(sorted(names)[:5])})")
     if new := now.descriptors - before.descriptors:
-        found.append(f"its open files ({', '.join(sorted(new)[:3])})")
+        changed.append(f"its open files ({', '.join(sorted(new)[:3])})")
     if gone := before.descriptors - now.descriptors:
-        found.append(f"its open files ({', '.join(sorted(gone)[:3])} closed)")
+        changed.append(f"its open files ({', '.join(sorted(gone)[:3])} closed)")
     if on_host and (more := _openmp_changes()):
-        found.append(more)
-    return found
+        changed.append(more)
+    return changed
 
 
 def left_threads(before: ProcessState) -> str:
@@ -165,33 +165,33 @@ def _signals(before: tuple[str, ...], now: tuple[str, ...]) -> str:
     bits = 0
     for one, other in zip(before, now, strict=True):
         bits |= int(one or "0", 16) ^ int(other or "0", 16)
-    known = {int(s): s.name for s in signal.Signals}
-    return ", ".join(known.get(n, f"signal {n}") for n in range(1, 65) if bits >> (n - 1) & 1)
+    names = {int(s): s.name for s in signal.Signals}
+    return ", ".join(names.get(n, f"signal {n}") for n in range(1, 65) if bits >> (n - 1) & 1)
 
 
 def _environment() -> frozenset[bytes]:
     """The environment as C sees it. Python's copy does not follow changes."""
     pointer = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
-    found = []
+    variables = []
     for number in range(1 << 16):
         if not pointer or (text := pointer[number]) is None:
             break
         if not text.startswith(b"AOT_TUNE_"):  # this process itself sets these, to tell a library what to call
-            found.append(text)
-    return frozenset(found)
+            variables.append(text)
+    return frozenset(variables)
 
 
 def _descriptors() -> frozenset[str]:
     """What is open, without the files that true values are mapped from."""
-    found = set()
+    descriptors = set()
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
         try:
             target = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115
         except OSError:  # the descriptor of the listing itself
             continue
         if not is_truth(target):
-            found.add(f"{name} to {target}")
-    return frozenset(found)
+            descriptors.add(f"{name} to {target}")
+    return frozenset(descriptors)
 
 
 def _openmp() -> Any:

@@ -111,9 +111,9 @@ def logical_inputs(operator: Operator, check: Check, seed: int) -> dict[str, NDA
     flats: dict[str, NDArray[Any]] = {}
     for tensor in operator.inputs:
         if operator.is_present(check.problem, tensor):
-            place = layout(operator, check, tensor)
-            flat = flats[tensor.name] = np.empty(place.extent(), dtype=array_dtype(tensor.dtype))
-            arrays[tensor.name] = place.array(flat.dtype, flat)
+            strided = layout(operator, check, tensor)
+            flat = flats[tensor.name] = np.empty(strided.extent(), dtype=array_dtype(tensor.dtype))
+            arrays[tensor.name] = strided.array(flat.dtype, flat)
     fill(operator, check, flats, seed)
     return {name: values_of(operator.tensor(name).dtype, array) for name, array in arrays.items()}
 
@@ -223,8 +223,8 @@ def _results(operator: Operator, check: Check, seed: int) -> Results:
 
 def _error(value: NDArray[Any], exact: NDArray[Any]) -> NDArray[Any]:
     """The absolute error of results. It takes the place of `value`."""
-    found: NDArray[Any] = np.abs(np.subtract(value, exact, out=value), out=value)
-    return found
+    errors: NDArray[Any] = np.abs(np.subtract(value, exact, out=value), out=value)
+    return errors
 
 
 def _new_partial(folder: Path) -> Path:
@@ -307,19 +307,21 @@ def outputs_of(
             setattr(call, scalar.name, float(np.float32(getattr(call, scalar.name))))
     xp = api(call)
     bind_fragments(operator, check.problem, xp, call)
-    found = operator.reference(xp, call)
-    if not isinstance(found, Mapping):
-        raise TypeError(f"the reference returns {type(found).__name__} instead of a dict from output names to arrays")
+    returned = operator.reference(xp, call)
+    if not isinstance(returned, Mapping):
+        raise TypeError(
+            f"the reference returns {type(returned).__name__} instead of a dict from output names to arrays"
+        )
     results = []
     for tensor in operator.outputs:
         if not operator.is_present(check.problem, tensor):
             continue
-        if tensor.name not in found:
-            raise KeyError(f"the reference returns no {tensor.name!r}, only {sorted(found)}")
-        shape, wanted = tuple(np.shape(found[tensor.name])), operator.shape(check.problem, tensor)
+        if tensor.name not in returned:
+            raise KeyError(f"the reference returns no {tensor.name!r}, only {sorted(returned)}")
+        shape, wanted = tuple(np.shape(returned[tensor.name])), operator.shape(check.problem, tensor)
         if shape != wanted:
             raise ValueError(f"the reference returns {tensor.name!r} of shape {shape}, but {wanted} is declared")
-        results.append((tensor, found[tensor.name]))
+        results.append((tensor, returned[tensor.name]))
     return results
 
 
@@ -333,8 +335,8 @@ def run_reference(
     arrays = {n: a.astype(np.float64) if wide and a.dtype.kind == "f" else a for n, a in inputs.items()}
     arrays |= {t.name: arrays[t.name].copy() for t in operator.inputs if t.inout and t.name in arrays}
     results: dict[str, NDArray[Any]] = {}
-    for tensor, found in outputs_of(operator, check, arrays, lambda _call: xp):
-        value = np.asarray(found)
+    for tensor, output in outputs_of(operator, check, arrays, lambda _call: xp):
+        value = np.asarray(output)
         value = cut_off(tensor.dtype, value) if wide else values_of(tensor.dtype, stored_as(tensor.dtype, value))
         whole = _WHOLE.get(tensor.dtype.name, "float64")
         if wide and whole != "float64" and value.dtype.kind == "f":
@@ -357,7 +359,7 @@ def _casts_nonfinite(operator: Operator, check: Check, inputs: Mapping[str, NDAr
     with warnings.catch_warnings(record=True) as said, np.errstate(invalid="warn"):
         warnings.simplefilter("always")
         run_reference(operator, check, inputs, np, wide=True)
-    return any("encountered in cast" in str(one.message) for one in said)
+    return any("encountered in cast" in str(warning.message) for warning in said)
 
 
 def _check_sums(
@@ -398,12 +400,12 @@ def _blocks(xp: Any, values: Sequence[Any], errors: Sequence[Any], block: int) -
     """Magnitudes and errors side by side, without those that are not finite. No block is empty."""
     for value, error in zip(values, errors, strict=True):
         for begin in range(0, len(value), block):
-            one, other = xp.abs(value[begin : begin + block]), error[begin : begin + block]
-            finite = xp.isfinite(one) & xp.isfinite(other)
+            magnitudes, off = xp.abs(value[begin : begin + block]), error[begin : begin + block]
+            finite = xp.isfinite(magnitudes) & xp.isfinite(off)
             if not bool(finite.all()):
-                one, other = one[finite], other[finite]
-            if len(one):
-                yield one, other
+                magnitudes, off = magnitudes[finite], off[finite]
+            if len(magnitudes):
+                yield magnitudes, off
 
 
 def _differ(exact: NDArray[Any], near: NDArray[Any]) -> bool:

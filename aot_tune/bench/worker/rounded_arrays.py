@@ -38,8 +38,8 @@ def round_fraction(values: NDArray[Any], bits: int) -> NDArray[Any]:
         return values
     raw: Any = np.ascontiguousarray(values).view(whole)
     rounded = (raw + ((1 << (drop - 1)) - 1) + ((raw >> drop) & 1)) & ~((1 << drop) - 1)
-    found: NDArray[Any] = np.where(np.isfinite(values), rounded.view(values.dtype), values)
-    return found
+    nearest: NDArray[Any] = np.where(np.isfinite(values), rounded.view(values.dtype), values)
+    return nearest
 
 
 class RoundedArray(np.ndarray[Any, np.dtype[Any]]):
@@ -50,9 +50,9 @@ class RoundedArray(np.ndarray[Any, np.dtype[Any]]):
     @classmethod
     def of(cls, values: NDArray[Any], bits: int) -> NDArray[Any]:
         """These values themselves are not rounded."""
-        found: RoundedArray = values.view(cls)
-        found.bits = bits
-        return found
+        array: RoundedArray = values.view(cls)
+        array.bits = bits
+        return array
 
     def __array_finalize__(self, source: Any) -> None:
         self.bits = getattr(source, "bits", self.bits)
@@ -62,21 +62,21 @@ class RoundedArray(np.ndarray[Any, np.dtype[Any]]):
         out = given.pop("out", None)
         if out is not None:
             given["out"] = tuple(_plain(o) for o in out)
-        found = getattr(ufunc, method)(*map(_plain, inputs), **given)
+        result = getattr(ufunc, method)(*map(_plain, inputs), **given)
         if out is not None:
-            if ufunc.__name__ not in EXACT_FUNCTIONS and found.dtype.kind == "f":
-                _plain(out[0])[...] = round_fraction(np.asarray(found), bits)
+            if ufunc.__name__ not in EXACT_FUNCTIONS and result.dtype.kind == "f":
+                _plain(out[0])[...] = round_fraction(np.asarray(result), bits)
             return out[0]
         exact = ufunc.__name__ in EXACT_FUNCTIONS
-        several = found if isinstance(found, tuple) else (found,)
-        done = tuple(_rounded(one, bits, exact) for one in several)
-        return done if isinstance(found, tuple) else done[0]
+        several = result if isinstance(result, tuple) else (result,)
+        done = tuple(_rounded(value, bits, exact) for value in several)
+        return done if isinstance(result, tuple) else done[0]
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        found = super().__array_function__(func, types, args, kwargs)
-        if isinstance(found, (np.ndarray, np.floating)):
-            return _rounded(_plain(found), self.bits, func.__name__ in EXACT_FUNCTIONS)
-        return found
+        result = super().__array_function__(func, types, args, kwargs)
+        if isinstance(result, (np.ndarray, np.floating)):
+            return _rounded(_plain(result), self.bits, func.__name__ in EXACT_FUNCTIONS)
+        return result
 
 
 def _plain(value: Any) -> Any:

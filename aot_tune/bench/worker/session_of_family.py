@@ -321,7 +321,7 @@ class WorkerSession(ABC, Generic[State, Ready]):
                         self._attempt(loaded, state),
                         state.check,
                         self._plan(state, request),
-                        lambda place: emit(progress(place)),
+                        lambda where: emit(progress(where)),
                         renewed=request.renewed,
                     )
             except WorkspaceError as error:

@@ -52,8 +52,8 @@ def values_of(dtype: DType, stored: NDArray[Any]) -> NDArray[Any]:
     if dtype.saturates:
         return eight_bits(dtype).values(stored)
     wide = stored.astype(np.uint32)
-    found: NDArray[Any] = np.left_shift(wide, _SHIFT, out=wide).view(np.float32)
-    return found
+    values: NDArray[Any] = np.left_shift(wide, _SHIFT, out=wide).view(np.float32)
+    return values
 
 
 def stored_as(dtype: DType, values: NDArray[Any]) -> NDArray[Any]:
@@ -64,8 +64,8 @@ def stored_as(dtype: DType, values: NDArray[Any]) -> NDArray[Any]:
         return eight_bits(dtype).patterns(values)
     narrow = round_fraction(values.astype(np.float32, copy=False), dtype.fraction)
     bits = (narrow.view(np.uint32) >> _SHIFT).astype(np.uint16)
-    found: NDArray[Any] = np.where(np.isnan(narrow), _NAN, bits)
-    return found
+    patterns: NDArray[Any] = np.where(np.isnan(narrow), _NAN, bits)
+    return patterns
 
 
 def limits_of(dtype: DType) -> FloatLimits:
@@ -108,8 +108,8 @@ def cut_off(dtype: DType, values: NDArray[Any]) -> NDArray[Any]:
     if not dtype.saturates:
         return values
     limit = eight_bits(dtype).overflow
-    found: NDArray[Any] = np.clip(values, -limit, limit)
-    return found
+    clipped: NDArray[Any] = np.clip(values, -limit, limit)
+    return clipped
 
 
 class EightBits(NamedTuple):
@@ -141,8 +141,8 @@ class EightBits(NamedTuple):
 
     def values(self, patterns: NDArray[np.uint8]) -> NDArray[np.float32]:
         """The values of patterns."""
-        found: NDArray[np.float32] = _values(self)[patterns]
-        return found
+        numbers: NDArray[np.float32] = _values(self)[patterns]
+        return numbers
 
     def patterns(self, values: NDArray[Any]) -> NDArray[np.uint8]:
         """Values rounded to the nearest, ties to even. NaN stays NaN."""
@@ -152,9 +152,9 @@ class EightBits(NamedTuple):
         size = np.minimum(np.abs(np.where(nan, 0.0, given)), self.overflow)
         exponent = np.where(size < self.tiny, self.least_exponent, np.frexp(size)[1] - 1)
         steps = np.rint(np.ldexp(size, self.fraction - exponent)).astype(np.int32)
-        found = np.minimum(steps + ((exponent - self.least_exponent) << self.fraction), self.largest)
-        found = np.where(nan, _NAN_OF_8, found | np.where(np.signbit(given), _SIGN, 0))
-        return found.astype(np.uint8)
+        patterns = np.minimum(steps + ((exponent - self.least_exponent) << self.fraction), self.largest)
+        patterns = np.where(nan, _NAN_OF_8, patterns | np.where(np.signbit(given), _SIGN, 0))
+        return patterns.astype(np.uint8)
 
 
 _FORMATS = {
@@ -178,5 +178,5 @@ def _values(form: EightBits) -> NDArray[np.float32]:
     sizes = np.ldexp(wholes.astype(np.float32), form.least_exponent - form.fraction + np.maximum(exponents - 1, 0))
     sizes[patterns % _SIGN == form.largest + 1] = np.inf
     sizes[patterns % _SIGN > form.largest + (form.largest < _NAN_OF_8 - 1)] = np.nan
-    found: NDArray[np.float32] = np.where(patterns < _SIGN, sizes, -sizes).astype(np.float32)
-    return found
+    values: NDArray[np.float32] = np.where(patterns < _SIGN, sizes, -sizes).astype(np.float32)
+    return values

@@ -146,8 +146,8 @@ def verify(
             continue
         tell(f"a run of {check.place}{trial.beside}{_BESIDE[trial.placement]}")
         try:
-            known, second = ({}, False) if trial.aliases else (bits, len(runs) == 1)
-            judged = attempt.make(trial, GARBAGE[second], known, renewed=renewed and not runs)
+            earlier, second = ({}, False) if trial.aliases else (bits, len(runs) == 1)
+            judged = attempt.make(trial, GARBAGE[second], earlier, renewed=renewed and not runs)
         except LaunchError as failure:
             return ended("failed", f"{failure.what} ({check.place}{trial.beside})")
         worst = max(worst, judged.error)

@@ -221,7 +221,7 @@ def sent_options(options: CompileOptions) -> dict[str, Any]:
         "include_directories": [str(f) for f in options.include_directories],
         "definitions": dict(options.definitions),
         "options": list(options.options),
-        "libraries": [str(one) for one in options.libraries],
+        "libraries": [str(path) for path in options.libraries],
     }
 
 

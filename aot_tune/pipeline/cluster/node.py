@@ -103,8 +103,8 @@ def node_facts(asked: NodeQuestion) -> NodeFacts:
 
 def _maker_of(chain: Toolchain, targets: tuple[str, ...]) -> dict[str, object]:
     """The identity of a toolchain for targets, as the keys of its objects have it."""
-    known = (target_by_name(t) for t in targets)
-    return {"identity": chain.identity(), **{t.name: chain.recipe(t) for t in known if t.family in families_of(chain)}}
+    named = (target_by_name(t) for t in targets)
+    return {"identity": chain.identity(), **{t.name: chain.recipe(t) for t in named if t.family in families_of(chain)}}
 
 
 def compile_here(order: bytes) -> bytes:
@@ -116,12 +116,12 @@ def compile_here(order: bytes) -> bytes:
         return encode(MadeObject(node=node, error=SentError.of(error)))
 
 
-def _compile(node: str, one: CompileOrder) -> MadeObject:
-    chain = _chain(one.backend, tuple(sorted(one.environ.items())))
+def _compile(node: str, order: CompileOrder) -> MadeObject:
+    chain = _chain(order.backend, tuple(sorted(order.environ.items())))
     with scratch_folder() as name:
         folder = Path(name)
-        target, options = target_by_name(one.target), taken_options(one.options)
-        outcome = chain.compile(one.source, target, folder / OBJECT, one.timeout, options)
+        target, options = target_by_name(order.target), taken_options(order.options)
+        outcome = chain.compile(order.source, target, folder / OBJECT, order.timeout, options)
         includes = {name: file_digest(chain.locate(name)) for name in outcome.includes}
         kept = (OBJECT,) if outcome.status == "ok" else SOURCES
         return MadeObject(
@@ -196,8 +196,8 @@ class DeviceHost:
     def lines(self) -> list[str]:
         """The lines to print that came since the last call."""
         with self._lock:
-            found, self._lines = self._lines, []
-        return found
+            lines, self._lines = self._lines, []
+        return lines
 
     def _log(self, line: str) -> None:
         with self._lock:
@@ -206,10 +206,10 @@ class DeviceHost:
     def _begin(self, order: Begin) -> bytes:
         try:
             self._end()
-            found = _device_facts()
-            if found.device is None:
-                raise WorkerError("the device is gone", why=found.error)
-            self._open = _OpenBench(found.device, order, self._log)
+            facts = _device_facts()
+            if facts.device is None:
+                raise WorkerError("the device is gone", why=facts.error)
+            self._open = _OpenBench(facts.device, order, self._log)
         except AotTuneError as error:
             return encode(BenchAnswer(error=SentError.of(error)))
         return encode(BenchAnswer())
@@ -265,17 +265,17 @@ class _OpenBench:
                 prepared = self.bench.prepare(operator, call.on)
                 return BenchAnswer(prepared=prepared, referring=self.bench.referring)
             sent = [call.variant] if isinstance(call, ScreenCall) else call.variants
-            variants = [taken_variant(one, self._folder) for one in sent]
+            variants = [taken_variant(v, self._folder) for v in sent]
             for variant, data in zip(variants, objects, strict=True):
                 self._keep(Path(variant.shared), data)
             if isinstance(call, ScreenCall):
                 return self._screen(call, variants[0])
             if isinstance(call, RaceCall):
-                found = self.bench.race(call.prepared, variants)
+                measurements = self.bench.race(call.prepared, variants)
             else:
                 operator = self._operators[call.operator]
-                found = self.bench.survey(operator, call.problem, variants)
-        return BenchAnswer(measurements=found, referring=self.bench.referring)
+                measurements = self.bench.survey(operator, call.problem, variants)
+        return BenchAnswer(measurements=measurements, referring=self.bench.referring)
 
     def _screen(self, call: ScreenCall, variant: Variant) -> BenchAnswer:
         suite = Findings.suite(call.prepared.operator_folder, variant.code, variant.requires)
@@ -283,12 +283,12 @@ class _OpenBench:
         if call.verdict is not None:
             verdicts.put(suite, call.verdict)
         if call.timed:
-            found = self.bench.screen(call.prepared, variant, call.best_ns, call.tune_checks)
+            measurement = self.bench.screen(call.prepared, variant, call.best_ns, call.tune_checks)
         else:
-            found = self.bench.verify(call.prepared, variant, call.tune_checks)
+            measurement = self.bench.verify(call.prepared, variant, call.tune_checks)
         verdict = verdicts.made(suite)
-        known = verdict if isinstance(verdict, Checked) else None
-        return BenchAnswer(measurements=[found], referring=self.bench.referring, verdict=known)
+        checked = verdict if isinstance(verdict, Checked) else None
+        return BenchAnswer(measurements=[measurement], referring=self.bench.referring, verdict=checked)
 
     def _keep(self, path: Path, data: bytes) -> None:
         """Write a linked object once. Workers find it by its name, which is a digest of its contents."""
@@ -301,6 +301,6 @@ def _device_facts() -> GpuFacts:
     targets = [t for t in native_targets() if not t.on_host]
     for name in device_families(targets):
         for device in family(name).devices(1):
-            own = [t for t in targets if t.family == name]
-            return GpuFacts(device=device, targets=tuple(t.name for t in own))
+            runnable = [t for t in targets if t.family == name]
+            return GpuFacts(device=device, targets=tuple(t.name for t in runnable))
     return GpuFacts(error="the process that was given a GPU by the cluster sees none")

@@ -118,8 +118,8 @@ class RayCluster:
 
     def nodes(self) -> list[ClusterNode]:
         """The living nodes, by name."""
-        found = [_node(one) for one in self._ray.nodes() if one["Alive"]]
-        return sorted(found, key=lambda n: (n.name, n.id))
+        living = [_node(node) for node in self._ray.nodes() if node["Alive"]]
+        return sorted(living, key=lambda n: (n.name, n.id))
 
     def ask_nodes(self, question: bytes, nodes: Sequence[ClusterNode]) -> dict[str, bytes | str]:
         """The answer of `tell_node` on each node, or why there is none, by the node's id."""
@@ -175,19 +175,19 @@ class RayCluster:
             for n in nodes
             for _ in range(n.gpus)
         ]
-        asked = {one.actor.facts.remote(): one for one in begun}
+        asked = {device.actor.facts.remote(): device for device in begun}
         if asked:
             ray.wait(list(asked), num_returns=len(asked), timeout=_FREE_SECONDS)
         held: list[RayDevice] = []
-        for ref, one in asked.items():
+        for ref, device in asked.items():
             try:
-                one.facts = bytes(ray.get(ref, timeout=0))
-                held.append(one)
+                device.facts = bytes(ray.get(ref, timeout=0))
+                held.append(device)
             except ray.exceptions.GetTimeoutError:
-                log(f"{one.node.gpu} of {one.node.shown} is not used: another job of the cluster has it")
-                one.release()
+                log(f"{device.node.gpu} of {device.node.shown} is not used: another job of the cluster has it")
+                device.release()
             except ray.exceptions.RayError as error:
-                log(f"{one.node.gpu} of {one.node.shown} is not used: {_last_line(error)}")
+                log(f"{device.node.gpu} of {device.node.shown} is not used: {_last_line(error)}")
         return held
 
     def put(self, data: bytes) -> Any:

@@ -141,14 +141,14 @@ class _RemoteBench:
         self, prepared: Prepared, variant: Variant, best_ns: float | None, tune_checks: bool, *, timed: bool
     ) -> Measurement:
         suite = Findings.suite(prepared.operator_folder, variant.code, variant.requires)
-        known = None if self._alone else self._verdicts.made(suite)
+        verdict = None if self._alone else self._verdicts.made(suite)
         call = ScreenCall(
             prepared=prepared,
             variant=sent_variant(variant),
             best_ns=best_ns,
             tune_checks=tune_checks,
             timed=timed,
-            verdict=known if isinstance(known, Checked) else None,
+            verdict=verdict if isinstance(verdict, Checked) else None,
             alone=self._alone,
         )
         answer = self._call(call, [variant])
@@ -233,7 +233,7 @@ def _check_compilers(node: ClusterNode, there: NodeFacts, here: NodeFacts) -> No
             )
 
 
-def _difference(there: Mapping[str, Any], here: Mapping[str, Any], place: str = "") -> str:
+def _difference(there: Mapping[str, Any], here: Mapping[str, Any], prefix: str = "") -> str:
     """The first thing that differs, in a few words."""
     for name in dict.fromkeys((*here, *there)):
         mine, other = here.get(name), there.get(name)
@@ -241,7 +241,7 @@ def _difference(there: Mapping[str, Any], here: Mapping[str, Any], place: str = 
             continue
         if isinstance(mine, Mapping) and isinstance(other, Mapping):
             return _difference(other, mine, f"{name} ")
-        return f"{place}{name} {str(other)[:80]!r}, here {str(mine)[:80]!r}"
+        return f"{prefix}{name} {str(other)[:80]!r}, here {str(mine)[:80]!r}"
     return "no difference"
 
 
@@ -340,28 +340,29 @@ class _RayExecutor:
 
     def best(self) -> list[Target]:
         """See `Machines`: the best target of this machine's CPU, and of each GPU."""
-        found = {t.name: t for t in best_here() if t.on_host}
+        by_name = {t.name: t for t in best_here() if t.on_host}
         for _, names in self._facts:
             last = in_order(map(target_by_name, names))[-1]
-            found[last.name] = last
-        return in_order(found.values())
+            by_name[last.name] = last
+        return in_order(by_name.values())
 
     def parts(self, targets: Sequence[str]) -> list[tuple[_RayExecutor, tuple[str, ...]]]:
         """See `Executor`."""
         models = {t: list(dict.fromkeys(d.digest for d, names in self._facts if t in names)) for t in targets}
-        found = []
+        parts = []
         for turn in range(max(map(len, models.values()), default=0) or 1):
             part = copy.copy(self)
-            digests = {own[turn] for own in models.values() if len(own) > turn}
-            part._facts = [f for f in self._facts if f[0].digest in digests]
-            found.append((part, tuple(t for t, own in models.items() if len(own) > turn or not (own or turn))))
-        return found
+            measured = {digests[turn] for digests in models.values() if len(digests) > turn}
+            part._facts = [f for f in self._facts if f[0].digest in measured]
+            served = tuple(t for t, digests in models.items() if len(digests) > turn or not (digests or turn))
+            parts.append((part, served))
+        return parts
 
     def native(self) -> list[Target]:
         """See `Machines`."""
         names = {t for _, targets in self._facts for t in targets}
-        found = {t.name: t for t in (*(t for t in native_targets() if t.on_host), *map(target_by_name, sorted(names)))}
-        return in_order(found.values())
+        native = (*(t for t in native_targets() if t.on_host), *map(target_by_name, sorted(names)))
+        return in_order({t.name: t for t in native}.values())
 
     def devices(self, threads: int, families: Sequence[str]) -> list[Device]:
         """See `Machines`: this machine's CPU, the nodes' GPUs."""
@@ -378,8 +379,8 @@ class _RayExecutor:
         environment: Mapping[str, str],  # noqa: ARG002 - each node has its own
     ) -> list[str]:
         """See `Machines`; warnings are lines of the log."""
-        for device, own in self._facts:
-            if names := [t.name for t in targets if t.name in own]:
+        for device, runnable in self._facts:
+            if names := [t.name for t in targets if t.name in runnable]:
                 host = self._hosts[device.unit]
                 answer = decode(host.ask("check", names, toolkit, log=self._log), BenchAnswer)
                 if answer.error is not None:

@@ -32,8 +32,8 @@ def device_lock(device: Device, log: Callable[[str], None], budget: Budget | Non
         folder.mkdir(mode=0o700)
     if not folder.is_dir() or folder.is_symlink() or folder.lstat().st_uid != os.getuid():
         raise BuildError(f"{folder} is not a folder of yours", why="builds lock the device there", fix="remove it")
-    one = hashlib.sha256(device.unit.encode()).hexdigest() if device.unit else device.digest
-    lock = FileLock(folder / f"{device.family}-{one[:16]}.lock")
+    digest = hashlib.sha256(device.unit.encode()).hexdigest() if device.unit else device.digest
+    lock = FileLock(folder / f"{device.family}-{digest[:16]}.lock")
     try:
         lock.acquire(timeout=0)
     except Timeout:

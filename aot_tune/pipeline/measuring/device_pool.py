@@ -75,18 +75,18 @@ def check_agreement(
         (generic,) = session.compile([generic], "probe", evidences)
         probe = operator, problem, generic
     meanwhile()
-    found: dict[int, Measurement | str] = {}
+    probed: dict[int, Measurement | str] = {}
     if probe is not None and probe[2].compiled:
-        pool.each_member(partial(_time, found, pool.members.index, probe))
+        pool.each_member(partial(_time, probed, pool.members.index, probe))
     if not session.turn.allows(1e-9):
         return
-    times = {i: m for i, m in found.items() if isinstance(m, Measurement)}
+    times = {i: m for i, m in probed.items() if isinstance(m, Measurement)}
     if not times:
         session.progress.line(f"NOTE no probe ran on any of the {len(pool.members)} devices: they count as equal")
         return
     ratios = _deviations(times)
     for i, bench in reversed(list(enumerate(pool.benches))):
-        told = found.get(i, "it gave no time")
+        told = probed.get(i, "it gave no time")
         if i in times and abs(ratios[i][0] - 1.0) <= ratios[i][1]:
             continue
         why = told if isinstance(told, str) else f"it takes {ratios[i][0]:.3f} x the others' time for the same probe"
@@ -119,7 +119,7 @@ def _ns(measurement: Measurement) -> float:
 
 def _probe(evidences: Sequence[Evidence]) -> _Probe | None:
     """The generic variant and problem that come closest to a short read of memory; None if there are none."""
-    found: list[tuple[bool, float, str, _Probe]] = []
+    candidates: list[tuple[bool, float, str, _Probe]] = []
     for evidence in evidences:
         operator = evidence.operator
         generics = [e for e in evidence.variants.values() if e.candidate.generic]
@@ -129,26 +129,26 @@ def _probe(evidences: Sequence[Evidence]) -> _Probe | None:
                     size = max(operator.compulsory_bytes(problem), 1)
                     dense = operator.flops.evaluate(operator.facts(problem)) > _FLOPS_PER_BYTE * size
                     far = abs(math.log(size / _BYTES))
-                    found.append((dense, far, f"{operator.name} {problem.id}", (operator, problem, variant)))
-    return min(found, key=lambda f: f[:3])[3] if found else None
+                    candidates.append((dense, far, f"{operator.name} {problem.id}", (operator, problem, variant)))
+    return min(candidates, key=lambda f: f[:3])[3] if candidates else None
 
 
 def _time(
-    found: dict[int, Measurement | str], position: Callable[[Measurer], int], probe: _Probe, measurer: Measurer
+    results: dict[int, Measurement | str], position: Callable[[Measurer], int], probe: _Probe, measurer: Measurer
 ) -> None:
     """Screen the probe on a member's device a few times. `found` gets the result, or what went wrong."""
     i = position(measurer)
     try:
         screens = [measurer.probe(*probe) for _ in range(_SCREENS)]
     except AotTuneError as error:
-        found[i] = f"the probe failed on it: {error.what}"
+        results[i] = f"the probe failed on it: {error.what}"
         return
     samples = tuple(s for m in screens for s in m.screen if m.status == "ok")
     bad = next((m for m in screens if m.status != "ok"), None)
     if bad is not None or not samples:
-        found[i] = f"the probe failed on it: {bad.status}: {bad.reason}" if bad is not None else "it gave no time"
+        results[i] = f"the probe failed on it: {bad.status}: {bad.reason}" if bad is not None else "it gave no time"
     else:
-        found[i] = msgspec.structs.replace(screens[0], screen=samples)
+        results[i] = msgspec.structs.replace(screens[0], screen=samples)
 
 
 class BenchLinker:
@@ -166,16 +166,16 @@ class BenchLinker:
         """What is known of the operators."""
         return list(self._of.values())
 
-    def after(self, variant: Variant, made: Object) -> Task | None:
+    def after(self, variant: Variant, compiled: Object) -> Task | None:
         """What links a new object; None if all its screens are known or if there is no object."""
-        wanted = made.status == "ok" and self._lacks(variant, made.code)
-        return partial(self._link, variant, made) if wanted else None
+        wanted = compiled.status == "ok" and self._lacks(variant, compiled.code)
+        return partial(self._link, variant, compiled) if wanted else None
 
     def all(self, variants: Iterable[Variant]) -> None:
         """Link compiled candidates."""
-        made = [(e, e.made) for e in variants if e.compiled]
+        objects = [(e, e.made) for e in variants if e.compiled]
         with ThreadPoolExecutor(self._session.jobs_of("cxx").count) as pool:
-            for done in [pool.submit(self._link, *one) for one in made]:
+            for done in [pool.submit(self._link, *pair) for pair in objects]:
                 done.result()
 
     def _lacks(self, variant: Variant, digest: str) -> bool:
@@ -183,9 +183,9 @@ class BenchLinker:
         wanted = (p for p in evidence.workload if evidence.meant_for(variant, p) and not evidence.has(variant, p))
         return not all(self._pool.knows(evidence.operator, p, variant.candidate.id, digest) for p in wanted)
 
-    def _link(self, variant: Variant, made: Object) -> None:
+    def _link(self, variant: Variant, compiled: Object) -> None:
         with contextlib.suppress(ToolchainError):
-            self._pool.shared.link(variant.candidate.backend, made, variant.rendered.compile)
+            self._pool.shared.link(variant.candidate.backend, compiled, variant.rendered.compile)
 
 
 def _nothing() -> Sequence[tuple[int, Job]]:
@@ -248,7 +248,7 @@ class _PoolJobs:
                     if member.over or not self._gives_up(member, number, jobs[len(done) :], error):
                         raise
                     return
-                if all(one is False for one in done):  # nothing was prepared
+                if all(result is False for result in done):  # nothing was prepared
                     with self._changed:
                         if before is None:
                             del self._homes[number]
@@ -300,14 +300,14 @@ class _PoolJobs:
                 turns = self._turns
             if self._asking.acquire(blocking=False):  # otherwise another device is asking
                 try:
-                    found = self._more()
+                    jobs = self._more()
                 except BaseException:
                     self._ended = True
                     raise
                 finally:
                     self._asking.release()
                 with self._changed:
-                    if self._add(found):
+                    if self._add(jobs):
                         self._changed.notify_all()
                         continue
                     if turns != self._turns:  # a job that ended meanwhile may have led to new ones
@@ -343,16 +343,16 @@ class _PoolJobs:
 
     def _from_another(self, mine: set[str]) -> _Given | None:
         """Take what another device would do last. Prefer an `of` that this device works on, then the busiest device."""
-        found = [
-            (self._of(given[0]) not in mine, -len(own), -place, own, given)
-            for own in self._own.values()
-            for place, given in enumerate(own)
+        choices = [
+            (self._of(given[0]) not in mine, -len(queue), -position, queue, given)
+            for queue in self._own.values()
+            for position, given in enumerate(queue)
             if given[0] not in self._busy
         ]
-        if not found:
+        if not choices:
             return None
-        *_, own, turn = min(found, key=lambda f: f[:3])
-        own.remove(turn)
+        *_, queue, turn = min(choices, key=lambda f: f[:3])
+        queue.remove(turn)
         return turn
 
     def _picked(self, mine: set[str]) -> _Given | None:
@@ -410,8 +410,8 @@ class DevicePool:
         """The devices' seconds by activity, the largest first."""
         members = (*self.members, *self._gone)
         whats = {what for m in members for what in m.spent}
-        found = {what: sum(m.spent.get(what, 0.0) for m in members) for what in whats}
-        return dict(sorted(found.items(), key=lambda one: (-one[1], one[0])))
+        seconds = {what: sum(m.spent.get(what, 0.0) for m in members) for what in whats}
+        return dict(sorted(seconds.items(), key=lambda entry: (-entry[1], entry[0])))
 
     @property
     def slow_reference(self) -> str:
@@ -428,12 +428,12 @@ class DevicePool:
 
     def told(self) -> list[str]:
         """A line for each device: how long it worked, and on what."""
-        found = []
+        lines = []
         for member in (*self.members, *self._gone):
-            parts = sorted(member.spent.items(), key=lambda one: (-one[1], one[0]))
+            parts = sorted(member.spent.items(), key=lambda entry: (-entry[1], entry[0]))
             spent = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in parts if seconds >= 0.05)
-            found.append(f"{member.bench.device.unit} was at work for {member.at_work:.1f} s: {spent or 'nothing'}")
-        return found
+            lines.append(f"{member.bench.device.unit} was at work for {member.at_work:.1f} s: {spent or 'nothing'}")
+        return lines
 
     @property
     def reused(self) -> int:

@@ -72,12 +72,12 @@ class BenchFiles:
         """A new folder inside it for one bench."""
         return self.folder() / f"bench-{next(self._numbers)}"
 
-    def is_linked(self, made: Object) -> bool:
+    def is_linked(self, compiled: Object) -> bool:
         """Whether an object has been linked for the benchmark."""
         with self._lock:
-            return made.digest in self._linked
+            return compiled.digest in self._linked
 
-    def link(self, backend: str, made: Object, options: CompileOptions = NO_OPTIONS) -> Path:
+    def link(self, backend: str, compiled: Object, options: CompileOptions = NO_OPTIONS) -> Path:
         """Link a backend's object for the benchmark, once. Several threads may ask at the same time.
 
         `options` name the author's libraries that it needs.
@@ -87,16 +87,16 @@ class BenchFiles:
             WorkerError: when workers could not load it from its folder.
         """
         with self._lock:
-            known = self._linked.get(made.digest)
-        if known is not None:
-            return known
+            linked = self._linked.get(compiled.digest)
+        if linked is not None:
+            return linked
         folder = self.folder()
         check_loadable(folder)  # else every candidate would fail, and the failures would be stored
-        path = folder / f"{made.digest[:24]}-{threading.get_ident()}.so"
+        path = folder / f"{compiled.digest[:24]}-{threading.get_ident()}.so"
         toolchain = toolchain_for(backend, self._session.environment)
-        toolchain.link_shared([Path(made.path)], path, toolchain.libraries(options))
+        toolchain.link_shared([Path(compiled.path)], path, toolchain.libraries(options))
         with self._lock:
-            return self._linked.setdefault(made.digest, path)
+            return self._linked.setdefault(compiled.digest, path)
 
 
 class LazyBench:

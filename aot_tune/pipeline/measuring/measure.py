@@ -68,8 +68,8 @@ def overlooked(evidence: Evidence, problem: Problem) -> set[str]:
     row = {c: m for c, m in evidence.on(problem).items() if c in evidence.variants}
     raced = [m.ns for m in row.values() if m.final and m.ns is not None]
     others = {c: m.ns for c, m in row.items() if not m.final and m.ns is not None}
-    found = {c for c, ns in others.items() if raced and ns * _WITHIN < min(raced)}
-    return found if all(evidence.variants[c].object is not None for c in found) else set()
+    faster = {c for c, ns in others.items() if raced and ns * _WITHIN < min(raced)}
+    return faster if all(evidence.variants[c].object is not None for c in faster) else set()
 
 
 def left_undone(evidence: Evidence, limit: str = "the budget") -> str:
@@ -86,8 +86,8 @@ def _counts(measurement: Measurement) -> bool:
 
     A wrong result or a crash is the candidate's own fault at any time. What was seen to be wrong is not shipped.
     """
-    own = measurement.status in ("wrong-result", "crashed", "suspicious") and measurement.lasting
-    return own or measurement.status == "ok"
+    at_fault = measurement.status in ("wrong-result", "crashed", "suspicious") and measurement.lasting
+    return at_fault or measurement.status == "ok"
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Measurer:
         name, failures = evidence.operator.name, self._session.failures
         if name in failures:
             return
-        one = self._one(evidence.operator, problem)
+        case = self._one(evidence.operator, problem)
         row = evidence.on(problem).values()
         best = min((m.ns for m in row if m.ns is not None and not is_baseline(m.candidate)), default=None)
         waiting = list(variants)
@@ -190,7 +190,7 @@ class Measurer:
             watched = self._watch()
             measurement = None
             with failures.of(name):
-                measurement = self._within(evidence, problem, partial(self._screen, one, evidence, variant, best))
+                measurement = self._within(evidence, problem, partial(self._screen, case, evidence, variant, best))
             if measurement is None and problem.id in evidence.too_large:
                 waiting.append(variant)
                 continue
@@ -202,9 +202,9 @@ class Measurer:
             shown = "nothing yet" if best is None else format_time(best)
             took = watched()
             self._spend(evidence.operator.name, measurement, took)
-            own = min(sum(s for phase, s in measurement.phases.items() if phase not in _ONCE), took.whole)
-            beside = None if took.waited else took.whole - own
-            self._session.pending.screened(one.task, own, beside, f"best so far {shown}")
+            seconds = min(sum(s for phase, s in measurement.phases.items() if phase not in _ONCE), took.whole)
+            beside = None if took.waited else took.whole - seconds
+            self._session.pending.screened(case.task, seconds, beside, f"best so far {shown}")
 
     def _is_hopeless(self, evidence: Evidence, problem: Problem, variant: Variant, best: float) -> bool:
         """Whether a CPU's generic variant was verified on another problem, and would only take long on this one."""
@@ -232,10 +232,10 @@ class Measurer:
 
     def recall(self, evidence: Evidence, problem: Problem, variant: Variant) -> bool:
         """Take over what the store knows of a candidate on a problem. Returns whether it knew anything."""
-        known = self._known(self._one(evidence.operator, problem), variant)
-        if known is not None:
-            evidence.add_screen(known)
-        return known is not None
+        measurement = self._known(self._one(evidence.operator, problem), variant)
+        if measurement is not None:
+            evidence.add_screen(measurement)
+        return measurement is not None
 
     def knows(self, operator: Operator, problem: Problem, candidate: str, digest: str) -> bool:
         """Whether the store has a screen of an object on a problem. Any thread may ask."""
@@ -275,10 +275,10 @@ class Measurer:
         evidence.race_done(problem.id)
         took = watched()
         # if all screens were known, the race computes the reference
-        own, beside = took.whole - took.referring, took.referring
-        self.spent["race"] += own
+        seconds, beside = took.whole - took.referring, took.referring
+        self.spent["race"] += seconds
         self._refer(evidence.operator.name, beside)
-        told = (0.0, None) if took.waited else (own, beside)
+        told = (0.0, None) if took.waited else (seconds, beside)
         self._session.pending.raced(task_of(evidence.operator, problem), *told)
 
     def _watch(self) -> Callable[[], _Took]:
@@ -316,8 +316,8 @@ class Measurer:
             self._refer(operator, took.referring)
             for part, seconds in measurement.phases.items():
                 self.spent[part] += seconds
-            own = took.whole - took.referring
-            self.spent["the rest"] += max(own - sum(measurement.phases.values()), 0.0)
+            alone = took.whole - took.referring
+            self.spent["the rest"] += max(alone - sum(measurement.phases.values()), 0.0)
 
     def _refer(self, operator: str, seconds: float) -> None:
         """Add the seconds of an operator's references."""
@@ -330,17 +330,17 @@ class Measurer:
             self._problems[key] = _OneProblem(self._lazy, operator, problem, self._store(operator))
         return self._problems[key]
 
-    def _known(self, one: _OneProblem, variant: Variant) -> Measurement | None:
-        known = one.store.find(variant.candidate.id, variant.code, one.problem)
-        self.reused += known is not None
-        return known
+    def _known(self, case: _OneProblem, variant: Variant) -> Measurement | None:
+        measurement = case.store.find(variant.candidate.id, variant.code, case.problem)
+        self.reused += measurement is not None
+        return measurement
 
-    def _screen(self, one: _OneProblem, evidence: Evidence, variant: Variant, best: float | None) -> Measurement:
-        known = self._known(one, variant)
-        if known is not None:
-            return known
+    def _screen(self, case: _OneProblem, evidence: Evidence, variant: Variant, best: float | None) -> Measurement:
+        stored = self._known(case, variant)
+        if stored is not None:
+            return stored
         bench = self._lazy.get()
-        prepared = one.prepared()
+        prepared = case.prepared()
         try:
             linked = self._lazy.linked(variant, evidence)
         except ToolchainError as error:
@@ -348,26 +348,26 @@ class Measurer:
         measurement = bench.screen(prepared, linked, best)
         self.measured += 1
         if measurement.lasting:
-            one.store.put(measurement)
+            case.store.put(measurement)
         return measurement
 
-    def _known_race(self, one: _OneProblem, variants: Sequence[Variant]) -> list[Measurement] | None:
-        subjects = [(e.candidate.id, e.code) for e in variants] + [(f"{BASELINE}{n}", "") for n in one.baselines()]
-        known = one.store.find_race(subjects, one.problem)
-        return None if known is None else [m for m in known if not (is_baseline(m.candidate) and m.status == "skipped")]
+    def _known_race(self, case: _OneProblem, variants: Sequence[Variant]) -> list[Measurement] | None:
+        subjects = [(e.candidate.id, e.code) for e in variants] + [(f"{BASELINE}{n}", "") for n in case.baselines()]
+        race = case.store.find_race(subjects, case.problem)
+        return None if race is None else [m for m in race if not (is_baseline(m.candidate) and m.status == "skipped")]
 
-    def _race(self, one: _OneProblem, evidence: Evidence, variants: list[Variant]) -> list[Measurement]:
-        known = self._known_race(one, variants)
-        if known is not None:
-            self.reused += len(known)
-            return known
+    def _race(self, case: _OneProblem, evidence: Evidence, variants: list[Variant]) -> list[Measurement]:
+        stored = self._known_race(case, variants)
+        if stored is not None:
+            self.reused += len(stored)
+            return stored
         linked, bench = [self._lazy.linked(e, evidence) for e in variants], self._lazy.get()
-        raced = bench.race(one.prepared(), linked)
+        raced = bench.race(case.prepared(), linked)
         self.measured += len(raced)
         if all(m.lasting and m.status != "skipped" for m in raced):
-            names = {f"{BASELINE}{n}" for n in one.baselines()} - {m.candidate for m in raced}
-            unable = [bench.measurement(one.prepared(), n, "", status="skipped") for n in sorted(names)]
-            one.store.put_race([*raced, *unable])  # a baseline that cannot run here is not tried again
+            names = {f"{BASELINE}{n}" for n in case.baselines()} - {m.candidate for m in raced}
+            unable = [bench.measurement(case.prepared(), n, "", status="skipped") for n in sorted(names)]
+            case.store.put_race([*raced, *unable])  # a baseline that cannot run here is not tried again
         return raced
 
 
@@ -388,8 +388,10 @@ class _OneProblem:
 
     def baselines(self) -> list[str]:
         """Names of the installed baselines that can do the problem."""
-        here = baseline_versions(self.operator)
+        installed = baseline_versions(self.operator)
         runs = family(self._bench.device.family).runs
         return [
-            b.name for b in self.operator.baselines if b.name in here and runs(b.requires) and b.supports(self.problem)
+            b.name
+            for b in self.operator.baselines
+            if b.name in installed and runs(b.requires) and b.supports(self.problem)
         ]

@@ -48,18 +48,18 @@ def verify_shipped(
     waiting: list[Variant] = []
     verifying = _Verifying(session)
     for name, operator in session.operators.items():
-        found = list(chosen.get(name, ()))
+        choices = list(chosen.get(name, ()))
         for generic in generics.get(name, ()):
             with session.failures.of(name):
-                _refuse_bad_generic(operator, generic, [one.evidence for one in found])
+                _refuse_bad_generic(operator, generic, [choice.evidence for choice in choices])
         if name in session.failures:
             continue
-        kept = {c: one.evidence.variants[c] for one in found for c in one.selection.kept}
-        vouched = {m.code for one in found for m in _ok(one.evidence)}
+        kept = {c: choice.evidence.variants[c] for choice in choices for c in choice.selection.kept}
+        vouched = {m.code for choice in choices for m in _ok(choice.evidence)}
         shipped = {**kept, **{g.candidate.id: g for g in generics[name]}}
         waiting += [e for e in shipped.values() if e.code not in vouched]
-        measured = {c for one in found for row in one.evidence.measurements.values() for c in row}
-        filling = {c for c, e in shipped.items() if _fills_in(operator, e, [one.evidence for one in found])}
+        measured = {c for choice in choices for row in choice.evidence.measurements.values() for c in row}
+        filling = {c for c, e in shipped.items() if _fills_in(operator, e, [choice.evidence for choice in choices])}
         verifying.filling |= filling
         verifying.needless |= filling - measured
     groups = list(_by_device(session, waiting, verifying.filling))
@@ -70,7 +70,7 @@ def verify_shipped(
     ended = threading.Event()
     with ThreadPoolExecutor(len(groups)) as threads:  # references on a CPU take as long as starting a GPU's workers
         try:
-            for future in as_completed(threads.submit(verifying.on, *one, ended.is_set) for one in groups):
+            for future in as_completed(threads.submit(verifying.on, *group, ended.is_set) for group in groups):
                 future.result()
         except BaseException:
             ended.set()
@@ -86,9 +86,9 @@ def verified_beside(session: Session) -> Iterator[None]:
     """
     targets = session.targets
     on_host = any(family(t.family).on_host for t in targets)
-    here = not on_host and any(session.device_for(t) is not None for t in targets)
+    on_gpus = not on_host and any(session.device_for(t) is not None for t in targets)
     generics = list[Variant]()
-    for name, operator in session.operators.items() if here else ():
+    for name, operator in session.operators.items() if on_gpus else ():
         with session.failures.of(name):
             generics += session.generic_variants(operator)
     generics = [e for e in generics if family(target_by_name(e.candidate.target).family).on_host]
@@ -176,8 +176,8 @@ class _Verifying:
             self.session.progress.line(f"LEFT OUT {candidate.label}, for which the generic variant serves: {error}")
 
 
-def _fills_in(operator: Operator, variant: Variant, found: Sequence[Evidence]) -> bool:
-    if any(variant.id in evidence.standing_in for evidence in found):
+def _fills_in(operator: Operator, variant: Variant, evidences: Sequence[Evidence]) -> bool:
+    if any(variant.id in evidence.standing_in for evidence in evidences):
         return True
     return not variant.candidate.generic and operator.kernel(variant.candidate.kernel).fills_in
 
@@ -191,8 +191,8 @@ def _ok(evidence: Evidence) -> Iterator[Measurement]:
         yield from (m for m in row.values() if m.status == "ok")
 
 
-def _refuse_bad_generic(operator: Operator, generic: Variant, found: Sequence[Evidence]) -> None:
-    for evidence in found:
+def _refuse_bad_generic(operator: Operator, generic: Variant, evidences: Sequence[Evidence]) -> None:
+    for evidence in evidences:
         for row in evidence.measurements.values():
             m = row.get(generic.candidate.id)
             if m is not None and m.status not in ("ok", *_NOT_RUN):
@@ -236,20 +236,20 @@ def verify_variant(session: Session, bench: LazyBench, operator: Operator, varia
     problem = min(served_by(operator, variant, devices), key=lambda p: (operator.compulsory_bytes(p), p.id))
     policy = f"verify only, {family(devices).policy().digest}"
     store = session.store.operator(operator.name, operator_digest(operator), bench.device.digest, policy)
-    found = store.find(variant.candidate.id, variant.code, problem)
-    if found is None:
+    result = store.find(variant.candidate.id, variant.code, problem)
+    if result is None:
         prepared = bench.get().prepare(operator, problem)
-        found = bench.get().verify(prepared, bench.linked(variant))
-        if found.lasting:
-            store.put(msgspec.structs.replace(found, policy=policy))
-    if found.status != "ok":
+        result = bench.get().verify(prepared, bench.linked(variant))
+        if result.lasting:
+            store.put(msgspec.structs.replace(result, policy=policy))
+    if result.status != "ok":
         kind = "generic kernel" if variant.candidate.generic else f"kept variant {variant.candidate.label}"
         raise BuildError(
             f"operator {operator.name!r}: its {kind} fails on '{problem.id}'",
-            why=f"{found.status}: {found.reason}",
-            fix=f"{'build again when the machine is less busy, else ' * (found.status == 'timeout')}mend the kernel: "
+            why=f"{result.status}: {result.reason}",
+            fix=f"{'build again when the machine is less busy, else ' * (result.status == 'timeout')}mend the kernel: "
             "nothing that fails is shipped. "
-            f"To try again: {again(operator, variant, variant.candidate.target, found.problem)}",
+            f"To try again: {again(operator, variant, variant.candidate.target, result.problem)}",
         )
 
 

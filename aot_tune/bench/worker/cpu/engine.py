@@ -213,9 +213,9 @@ def warm_sample(sample: Callable[[int], float], calls: int, warm: int) -> float:
         sample(warm)
     for _ in range(2):
         before = _preemptions()
-        found = sample(calls)
-        if _preemptions() == before or found * calls > _LONG_NS:
-            return found
+        ns = sample(calls)
+        if _preemptions() == before or ns * calls > _LONG_NS:
+            return ns
     return sample(calls)
 
 
@@ -288,12 +288,12 @@ class Region:
     def flat(self, dtype: Any) -> NDArray[Any]:
         """The storage as elements."""
         width = np.dtype(dtype).itemsize
-        found: NDArray[Any] = self.bytes()[: self.size // width * width].view(dtype)
-        return found
+        elements: NDArray[Any] = self.bytes()[: self.size // width * width].view(dtype)
+        return elements
 
-    def view(self, dtype: Any, place: Strided) -> NDArray[Any]:
+    def view(self, dtype: Any, strided: Strided) -> NDArray[Any]:
         """A tensor in the storage."""
-        return place.array(dtype, self._memory)
+        return strided.array(dtype, self._memory)
 
     def poison(self) -> None:
         """Fill the storage with 0xFF: NaN in every floating type."""
@@ -327,14 +327,14 @@ class Region:
 
     def differing(self, other: Region, block: int) -> list[tuple[int, int]]:
         """Where two storages of the same size differ: offset and length of whole blocks. Adjacent blocks are merged."""
-        found: list[tuple[int, int]] = []
+        spans: list[tuple[int, int]] = []
         for offset in range(0, self.size, block):
             length = min(block, self.size - offset)
             if _libc.memcmp(self.address + offset, other.address + offset, length) == 0:
                 continue
-            begin = found.pop()[0] if found and sum(found[-1]) == offset else offset
-            found.append((begin, offset + length - begin))
-        return found
+            begin = spans.pop()[0] if spans and sum(spans[-1]) == offset else offset
+            spans.append((begin, offset + length - begin))
+        return spans
 
     def same(self, other: Region) -> bool:
         """Whether two storages of one size hold the same bytes."""

@@ -45,18 +45,18 @@ def changes_of(sets: Sequence[CallSet], run: Callable[[], object]) -> list[Copie
     first = sets[0]
     if not first.sources:
         return []
-    for one in sets:
-        one.poison()
+    for calls in sets:
+        calls.poison()
     run()
     changed = {n: first.storages[n].differing(source, _BLOCK) for n, source in first.sources.items()}
     first.poison()
     return [
         [
-            (one.storages[name].address + offset, one.sources[name].address + offset, length)
+            (calls.storages[name].address + offset, calls.sources[name].address + offset, length)
             for name, spans in changed.items()
             for offset, length in spans
         ]
-        for one in sets
+        for calls in sets
     ]
 
 
@@ -91,7 +91,7 @@ class CallSet(CallTensors[Region]):
         self.owned: list[Region] = []
         self.views: dict[str, NDArray[Any]] = {}
         for tensor in sorted(self._present, key=lambda t: t.name in aliases):
-            name, place = tensor.name, self.layouts[tensor.name]
+            name, strided = tensor.name, self.layouts[tensor.name]
             if name in aliases:
                 region = self.storages[aliases[name]]
             elif share and name in share:
@@ -99,14 +99,14 @@ class CallSet(CallTensors[Region]):
             else:
                 region = self._made(tensor)
             self.storages[name] = region
-            self.views[name] = region.view(array_dtype(tensor.dtype), place)
+            self.views[name] = region.view(array_dtype(tensor.dtype), strided)
         self.arguments = self._arguments({n: r.address for n, r in self.storages.items()})
 
     def _made(self, tensor: Tensor) -> Region:
-        place, width = self.layouts[tensor.name], tensor.dtype.itemsize
+        strided, width = self.layouts[tensor.name], tensor.dtype.itemsize
         alignment = self._check.problem.alignment.get(tensor.name, DEFAULT_ALIGNMENT)
         stagger = [t.name for t in self.operator.tensors].index(tensor.name) * _STAGGER
-        region = Region(place.extent() * width, place.first() * width, alignment, self.placement, stagger)
+        region = Region(strided.extent() * width, strided.first() * width, alignment, self.placement, stagger)
         self.owned.append(region)
         if tensor.output:
             region.poison()
@@ -125,10 +125,10 @@ class CallSet(CallTensors[Region]):
             region.heal()
 
     def _reverse(self, tensor: Tensor) -> bool:
-        own, region = self._pristine[tensor.name], self.storages[tensor.name]
+        pristine, region = self._pristine[tensor.name], self.storages[tensor.name]
         kind = f"u{tensor.dtype.itemsize}"
-        region.flat(kind)[...] = own.flat(kind)[::-1]
-        return not region.same(own)
+        region.flat(kind)[...] = pristine.flat(kind)[::-1]
+        return not region.same(pristine)
 
     def _values(self, tensor: Tensor, *, wide: bool) -> NDArray[Any]:
         values = values_of(tensor.dtype, self.views[tensor.name])
@@ -208,8 +208,8 @@ class ProblemState:
 
     def restore(self) -> None:
         """Write all inputs and guard zones again."""
-        for made in (*self._rotation, *self._sets.values()):
-            made.restore()
+        for calls in (*self._rotation, *self._sets.values()):
+            calls.restore()
 
     @property
     def bytes(self) -> int:
@@ -220,8 +220,8 @@ class ProblemState:
 
     def close(self) -> None:
         """Give all memory back."""
-        for made in (*self._rotation[1:], *self._sets.values()):
-            made.close()
+        for calls in (*self._rotation[1:], *self._sets.values()):
+            calls.close()
         for region in self._pristine.values():
             region.close()
         self._truth = None

@@ -94,15 +94,15 @@ class FreshCalls:
 
     def _changes(self, fresh: bool) -> list[tuple[int, tuple[int, int], int]]:
         """For an element of each input: where it is, and what to write there (another element, then its own)."""
-        found = []
+        changes = []
         for tensor in self._inputs:
-            own, width = self._pristine[tensor.name], tensor.dtype.itemsize
-            places = two_elements(own.bytes(), width, self._places)
+            pristine, width = self._pristine[tensor.name], tensor.dtype.itemsize
+            places = two_elements(pristine.bytes(), width, self._places)
             if places is not None:
                 one, other = places
-                contents = (own.address + (other if fresh else one), own.address + one)
-                found.append((self._calls.storages[tensor.name].address + one, contents, width))
-        return found
+                contents = (pristine.address + (other if fresh else one), pristine.address + one)
+                changes.append((self._calls.storages[tensor.name].address + one, contents, width))
+        return changes
 
 
 def _beside(region: Region) -> NDArray[np.uint8]:

@@ -122,11 +122,11 @@ class _Ready:
 
     def sample(self, calls: int) -> float:
         """A sample of a screen. Its calls are counted, and the growth of resident memory after the first ones."""
-        found = self.sampler.sample(calls)
+        ns = self.sampler.sample(calls)
         self.made += calls
         if not self._resident:
             self._resident, self._after_first = resident_bytes(), self.made
-        return found
+        return ns
 
     def leak(self) -> int:
         """Bytes per call by which the process grew, or 0 when the growth is too small to tell."""

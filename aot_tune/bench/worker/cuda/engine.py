@@ -171,14 +171,14 @@ def words(storage: Any) -> Any:
     return storage.view(torch.int64) if wide else storage
 
 
-def tensor_of(place: Strided, storage: Any, dtype: Any) -> Any:
+def tensor_of(strided: Strided, storage: Any, dtype: Any) -> Any:
     """torch's tensor at a place in a storage of bytes. It is a copy if a stride is negative."""
     flat = storage.view(moved_as(dtype))
-    if 0 in place.shape:
-        return flat.new_empty(place.shape).view(dtype)
-    strides = tuple(abs(s) for s in place.strides)
-    found = flat.as_strided(place.shape, strides, flat.storage_offset())
-    return (found.flip(place.backward()) if place.backward() else found).view(dtype)
+    if 0 in strided.shape:
+        return flat.new_empty(strided.shape).view(dtype)
+    strides = tuple(abs(s) for s in strided.strides)
+    tensor = flat.as_strided(strided.shape, strides, flat.storage_offset())
+    return (tensor.flip(strided.backward()) if strided.backward() else tensor).view(dtype)
 
 
 def moved_as(dtype: Any) -> Any:
@@ -505,9 +505,9 @@ def reads(storages: Sequence[Any]) -> tuple[Play, int]:
 def _runtime() -> Any:
     """The CUDA runtime library that torch has loaded."""
     for line in Path("/proc/self/maps").read_text().splitlines():
-        found = re.search(r"(/\S.*libcudart[^/]*\.so[^/]*)$", line)
-        if found:
-            return ctypes.CDLL(found.group(1))
+        match = re.search(r"(/\S.*libcudart[^/]*\.so[^/]*)$", line)
+        if match:
+            return ctypes.CDLL(match.group(1))
     raise RuntimeError("torch has loaded no libcudart: this torch is built without CUDA")
 
 
@@ -538,9 +538,9 @@ def check_device(index: torch.device, device: Device) -> None:
     """Raise FaultError if the worker is on another device than the one to measure: of another kind or UUID."""
     seen = torch.cuda.get_device_properties(index)
     pairs = (seen.name, seen.multi_processor_count), (device.identity.get("name"), device.identity.get("sm_count"))
-    found, wanted = (f"{name} with {count} multiprocessors" for name, count in pairs)
-    if found != wanted:
-        why = f"this is another device: {found} instead of {wanted}; GPUs changed meanwhile: build again"
+    actual, wanted = (f"{name} with {count} multiprocessors" for name, count in pairs)
+    if actual != wanted:
+        why = f"this is another device: {actual} instead of {wanted}; GPUs changed meanwhile: build again"
         raise FaultError(0, f"{WORKER_FAULT}{why}")
     uuid = str(getattr(seen, "uuid", ""))  # a torch of before 2.5 does not tell, and of a slice it may tell the GPU's
     if device.unit.startswith("GPU-") and uuid not in device.unit:

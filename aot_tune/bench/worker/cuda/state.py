@@ -99,8 +99,8 @@ class CallSet(CallTensors[Any]):
         aliases: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         super().__init__(operator, check, pristine, aliases)
-        own = [t for t in self._present if (share is None or t.cold or t.inout) and t.name not in aliases]
-        self.arena = Arena(engine.device, [self._want(t, natural) for t in own])
+        allocated = [t for t in self._present if (share is None or t.cold or t.inout) and t.name not in aliases]
+        self.arena = Arena(engine.device, [self._want(t, natural) for t in allocated])
         self.storages = {n: p.storage for n, p in self.arena.pieces.items()}
         self.addresses: dict[str, int] = {n: p.address for n, p in self.arena.pieces.items()}
         if share is not None:
@@ -108,26 +108,26 @@ class CallSet(CallTensors[Any]):
             self.addresses = {**share.addresses, **self.addresses}
         for output, name in aliases.items():
             self.storages[output], self.addresses[output] = self.storages[name], self.addresses[name]
-        for tensor in own:
+        for tensor in allocated:
             if tensor.output:
                 self.storages[tensor.name].fill_(0xFF)
             else:
                 self.storages[tensor.name].copy_(pristine[tensor.name])
-        self._gaps = {t.name: self._gap(t) for t in self.outputs() if t in own or t.name in aliases}
+        self._gaps = {t.name: self._gap(t) for t in self.outputs() if t in allocated or t.name in aliases}
         self.arguments = self._arguments(self.addresses, engine.dlpack)
 
     def _want(self, tensor: Tensor, natural: bool) -> Want:
-        place, width = self.layouts[tensor.name], tensor.dtype.itemsize
+        strided, width = self.layouts[tensor.name], tensor.dtype.itemsize
         alignment = self._check.problem.alignment.get(tensor.name, 0 if natural else DEFAULT_ALIGNMENT)
-        return Want(tensor.name, place.extent() * width, place.first() * width, alignment)
+        return Want(tensor.name, strided.extent() * width, strided.first() * width, alignment)
 
     def _gap(self, tensor: Tensor) -> Any | None:
         """Which bytes of an output's storage belong to no element, or None when all do."""
-        place, storage = self.layouts[tensor.name], self.storages[tensor.name]
-        if math.prod(place.shape) * tensor.dtype.itemsize == storage.numel() or place.backward():
+        strided, storage = self.layouts[tensor.name], self.storages[tensor.name]
+        if math.prod(strided.shape) * tensor.dtype.itemsize == storage.numel() or strided.backward():
             return None
-        mask = torch.ones(place.extent(), dtype=torch.bool, device=storage.device)
-        mask.as_strided(place.shape, place.strides).fill_(False)
+        mask = torch.ones(strided.extent(), dtype=torch.bool, device=storage.device)
+        mask.as_strided(strided.shape, strided.strides).fill_(False)
         return mask.repeat_interleave(tensor.dtype.itemsize)
 
     def _copy(self, storage: Any, source: Any) -> None:
@@ -256,8 +256,8 @@ class ProblemState:
         """
         key = tuple(aliases.items())
         if key not in self._exact:
-            made = self._exact[key] = self._call_set(aliases=aliases)
-            self.bytes += made.bytes
+            calls = self._exact[key] = self._call_set(aliases=aliases)
+            self.bytes += calls.bytes
         return self._exact[key]
 
     def rotation(self) -> list[CallSet]:
@@ -289,7 +289,7 @@ class ProblemState:
         """Storages of all copies of what is cold in the rotation."""
         sets = self.rotation()
         whole = self._exceeds_cache(sets[0])
-        return [storage for one in sets for storage in one.cold(whole=whole)]
+        return [storage for calls in sets for storage in calls.cold(whole=whole)]
 
     def _exceeds_cache(self, calls: CallSet) -> bool:
         return 0 < self._last_cache < _size(calls.cold(whole=True))

@@ -69,8 +69,8 @@ def put_back(storage: Any, source: Any) -> Undo:
     size = storage.numel() // _BLOCK * _BLOCK
     wide = torch.int64 if storage.storage_offset() % 8 == source.storage_offset() % 8 == 0 else torch.uint8
     rows, held = (s[:size].view(-1, _BLOCK).view(wide) for s in (storage, source))
-    found = [(rows[i : i + _ROWS] != held[i : i + _ROWS]).any(1) for i in range(0, rows.shape[0], _ROWS)]
-    changed = torch.cat(found).nonzero().flatten() if found else None
+    differing = [(rows[i : i + _ROWS] != held[i : i + _ROWS]).any(1) for i in range(0, rows.shape[0], _ROWS)]
+    changed = torch.cat(differing).nonzero().flatten() if differing else None
     if changed is None or changed.numel() > rows.shape[0] // _FEW:
         return lambda: storage.copy_(source)
     blocks = held[changed]
@@ -244,10 +244,10 @@ class Sampler:
             for _ in range(plays):
                 play()
 
-        found = self._play(several, count, warm)
+        times = self._play(several, count, warm)
         self.made += (count + warm) * plays * self._size
         self._engine.last_busy = time.monotonic()
-        return [f / (plays * self._size) for f in found]
+        return [f / (plays * self._size) for f in times]
 
     def _settle(self) -> float:
         """Find how many plays make a sample, and how many ns that takes. Returns ns per call."""
@@ -307,8 +307,8 @@ class Sampler:
         samples = self._time(2, warm=self._plays > 1)
         if best_ns is not None and min(samples) > policy.screen_stop * best_ns:
             return samples
-        one = max(call * self._size * self._plays, 1.0)
-        more = min(int(policy.screen_ns / one), policy.screen_samples) - 2
+        sample_ns = max(call * self._size * self._plays, 1.0)
+        more = min(int(policy.screen_ns / sample_ns), policy.screen_samples) - 2
         return samples + self._time(more, warm=False) if more > 0 else samples
 
     def close(self) -> None:

@@ -87,20 +87,20 @@ class _Rounding(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        found = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         if name in EXACT_FUNCTIONS or name.startswith("__get") or name == "__set__":
-            return found
-        if isinstance(found, tuple) and not hasattr(found, "_fields"):
-            return tuple(self._rounded(one, args) for one in found)
-        return self._rounded(found, args)
+            return result
+        if isinstance(result, tuple) and not hasattr(result, "_fields"):
+            return tuple(self._rounded(value, args) for value in result)
+        return self._rounded(result, args)
 
-    def _rounded(self, found: Any, args: tuple[Any, ...]) -> Any:
-        if not isinstance(found, torch.Tensor) or found.dtype not in _BITS:
-            return found
-        if any(found is one for one in args):  # the function changed it in place
-            return found.copy_(_round_tensor(found, self._bits))
-        return _round_tensor(found, self._bits)
+    def _rounded(self, value: Any, args: tuple[Any, ...]) -> Any:
+        if not isinstance(value, torch.Tensor) or value.dtype not in _BITS:
+            return value
+        if any(value is argument for argument in args):  # the function changed it in place
+            return value.copy_(_round_tensor(value, self._bits))
+        return _round_tensor(value, self._bits)
 
 
 class _Casts(TorchFunctionMode):
@@ -113,13 +113,13 @@ class _Casts(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        found = func(*args, **(kwargs or {}))
-        if isinstance(found, torch.Tensor) and not found.dtype.is_floating_point and found.dtype != torch.bool:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and not result.dtype.is_floating_point and result.dtype != torch.bool:
             given = next((a for a in args if isinstance(a, torch.Tensor)), None)
             name = getattr(func, "__name__", "")
             if given is not None and given.dtype.is_floating_point and name in _CASTS:
                 self.nonfinite |= not bool(torch.isfinite(given).all())
-        return found
+        return result
 
 
 @contextlib.contextmanager
@@ -154,8 +154,8 @@ def _exact_on_host(operator: Operator, check: Check, storages: Mapping[str, Any]
         inputs[tensor.name] = values_of(tensor.dtype, array)
     given = inputs if wide else rounded_inputs(operator, check, inputs)
     with np.errstate(all="ignore"):
-        found = run_reference(operator, check, given, np, wide=wide)
-    return {name: torch.from_numpy(value).to(device) for name, value in found.items()}
+        results = run_reference(operator, check, given, np, wide=wide)
+    return {name: torch.from_numpy(value).to(device) for name, value in results.items()}
 
 
 class ArrayApi:
@@ -217,10 +217,10 @@ def _sum_in_order(x: Any, axis: int, total: Any) -> None:
     rows = x.movedim(axis, -1).reshape(-1, x.shape[axis])
     few = np.unique(np.linspace(0, rows.shape[0] - 1, num=min(8, rows.shape[0]), dtype=np.int64))
     picked = torch.as_tensor(few, device=x.device)
-    found = np.add.accumulate(rows[picked].cpu().numpy(), axis=1)[:, -1].copy()
+    sums = np.add.accumulate(rows[picked].cpu().numpy(), axis=1)[:, -1].copy()
     view = total.movedim(axis, -1)
     flat = view.reshape(-1).clone()
-    flat[picked] = torch.as_tensor(found, device=x.device)
+    flat[picked] = torch.as_tensor(sums, device=x.device)
     view.copy_(flat.reshape(view.shape))
 
 
@@ -238,8 +238,8 @@ def _multiply_in_order(a: Any, b: Any, product: Any) -> None:
     columns = np.unique(np.linspace(0, product.shape[1] - 1, num=SEQUENTIAL // rows.size, dtype=np.int64))
     down, across = (torch.as_tensor(i, device=a.device) for i in (rows, columns))
     left, right = a[down].cpu().numpy(), b[:, across].T.contiguous().cpu().numpy()
-    found = np.stack([np.add.accumulate(right * row, axis=1)[:, -1] for row in left])
-    product[down[:, None], across[None, :]] = torch.as_tensor(found, device=a.device)
+    sums = np.stack([np.add.accumulate(right * row, axis=1)[:, -1] for row in left])
+    product[down[:, None], across[None, :]] = torch.as_tensor(sums, device=a.device)
 
 
 def torch_dtype(tensor: Tensor) -> Any:
@@ -249,7 +249,7 @@ def torch_dtype(tensor: Tensor) -> Any:
 
 def draw_inputs(operator: Operator, check: Check, seed: int, device: torch.device) -> dict[str, Any]:
     """The storage of each input that is present, as bytes on the device. The operator is concrete."""
-    found: dict[str, Any] = {}
+    storages: dict[str, Any] = {}
     for tensor, values in _drawn(operator, check, seed):
         count = layout(operator, check, tensor).extent()
         drawn = _stored(tensor, values, device)
@@ -257,11 +257,11 @@ def draw_inputs(operator: Operator, check: Check, seed: int, device: torch.devic
             drawn = drawn.repeat(-(-count // drawn.numel()))[:count].contiguous()
         if tensor.name == check.special and count:
             odd = _stored(tensor, np.array(_SPECIAL, np.float32), device)
-            for place, value in zip(np.linspace(0, count - 1, num=4, dtype=np.int64)[:3], odd, strict=True):
-                drawn[int(place)] = value
+            for index, value in zip(np.linspace(0, count - 1, num=4, dtype=np.int64)[:3], odd, strict=True):
+                drawn[int(index)] = value
         empty = torch.empty(0, dtype=torch.uint8, device=device)
-        found[tensor.name] = drawn.view(torch.uint8) if count else empty
-    return found
+        storages[tensor.name] = drawn.view(torch.uint8) if count else empty
+    return storages
 
 
 def _stored(tensor: Tensor, values: NDArray[Any], device: torch.device) -> Any:
@@ -321,8 +321,8 @@ def exact_values(
     api = partial(_api, not wide and exactly_float)
     bits = 52 if wide else operator.rounds_to(check.problem).fraction
     with _Rounding(bits) if bits < 23 else contextlib.nullcontext(), _made_on(device, wide):
-        found = outputs_of(operator, check, arrays, api)
-    for tensor, value in found:
+        outputs = outputs_of(operator, check, arrays, api)
+    for tensor, value in outputs:
         whole = torch_dtype(tensor) == torch.int64 and not value.dtype.is_floating_point
         kept = torch.int64 if whole else torch.float64
         exact = _cut_off(tensor, value, wide=wide)

@@ -114,22 +114,22 @@ class _FreshCalls:
 
     def _changes(self, fresh: bool) -> list[tuple[Any, tuple[Any, Any]]]:
         """For one element of each input: its bytes, and what to write there in turn (another element, then its own)."""
-        found = []
+        changes = []
         for tensor in self._inputs:
             storage, width = self._calls.storages[tensor.name], tensor.dtype.itemsize
             one, other = self._places.integers(0, storage.numel() // width, 2).tolist()
             held = self._calls.sources.get(tensor.name, storage)
-            own, another = (held[n * width : (n + 1) * width] for n in (one, other))
-            contents = (another if fresh else own).clone(), own.clone()
-            found.append((storage[one * width : (one + 1) * width], contents))
-        return found
+            element, another = (held[n * width : (n + 1) * width] for n in (one, other))
+            contents = (another if fresh else element).clone(), element.clone()
+            changes.append((storage[one * width : (one + 1) * width], contents))
+        return changes
 
 
 def _copy(copies: list[tuple[Any, Any]], undo: list[Undo]) -> int:
     for storage, source in copies:
         storage.copy_(source)
-    for one in undo:
-        one()
+    for write_again in undo:
+        write_again()
     return 0
 
 
@@ -282,13 +282,13 @@ def _prepare(engine: Engine, state: ProblemState, name: str, clock: Clock) -> Pr
         UnusableError: when it cannot run.
     """
     operator, sets = state.operator, state.rotation()
-    if any(place.backward() for place in sets[0].layouts.values()):
+    if any(strided.backward() for strided in sets[0].layouts.values()):
         raise UnusableError("torch has no tensors with negative strides")
     baseline, module = baseline_of(operator, name)
     calls: list[Call] = []
     with _math(state.check.problem.attributes.get("math", "")), torch.device(engine.device):
-        for one in sets:
-            tensors = {t.name: one.tensor(t) for t in operator.tensors if t.name in one.layouts}
+        for call_set in sets:
+            tensors = {t.name: call_set.tensor(t) for t in operator.tensors if t.name in call_set.layouts}
             calls.append(_call(baseline.prepare(module, call_of(operator, state.check, tensors))))
         sets[0].poison()
         for _ in range(2):  # in their first call, frameworks allocate, choose and compile
