@@ -44,13 +44,12 @@ def compare(
     values, wanted = got.reshape(-1), want.reshape(-1)
     worst, at, wrong, other = 0.0, 0, 0, 0
     for start in range(0, values.shape[0], block):
-        value, true = values[start : start + block], wanted[start : start + block]
-        ratio = _ratios(xp, value, true, bounds, highest)
-        highest_at = int(xp.argmax(ratio))
+        ratio = _ratios(xp, values[start : start + block], wanted[start : start + block], bounds, highest)
+        worst_at = int(xp.argmax(ratio))
         wrong += int((ratio > 1).sum())
         other += int((ratio > 0).sum()) if bounds.share < 1 else 0
-        if float(ratio[highest_at]) > worst:
-            worst, at = float(ratio[highest_at]), start + highest_at
+        if float(ratio[worst_at]) > worst:
+            worst, at = float(ratio[worst_at]), start + worst_at
     share = other / max(1, values.shape[0])
     if not wrong and other <= math.ceil(bounds.share * values.shape[0]):  # even of a few elements, one may be off
         return "", worst

@@ -307,21 +307,19 @@ def outputs_of(
             setattr(call, scalar.name, float(np.float32(getattr(call, scalar.name))))
     xp = api(call)
     bind_fragments(operator, check.problem, xp, call)
-    returned = operator.reference(xp, call)
-    if not isinstance(returned, Mapping):
-        raise TypeError(
-            f"the reference returns {type(returned).__name__} instead of a dict from output names to arrays"
-        )
+    answer = operator.reference(xp, call)
+    if not isinstance(answer, Mapping):
+        raise TypeError(f"the reference returns {type(answer).__name__} instead of a dict from output names to arrays")
     results = []
     for tensor in operator.outputs:
         if not operator.is_present(check.problem, tensor):
             continue
-        if tensor.name not in returned:
-            raise KeyError(f"the reference returns no {tensor.name!r}, only {sorted(returned)}")
-        shape, wanted = tuple(np.shape(returned[tensor.name])), operator.shape(check.problem, tensor)
+        if tensor.name not in answer:
+            raise KeyError(f"the reference returns no {tensor.name!r}, only {sorted(answer)}")
+        shape, wanted = tuple(np.shape(answer[tensor.name])), operator.shape(check.problem, tensor)
         if shape != wanted:
             raise ValueError(f"the reference returns {tensor.name!r} of shape {shape}, but {wanted} is declared")
-        results.append((tensor, returned[tensor.name]))
+        results.append((tensor, answer[tensor.name]))
     return results
 
 
