@@ -68,23 +68,23 @@ def build(directory: Path) -> None:
 def _own_headers(session: Session, paths: Paths) -> list[Path]:
     """Headers that the C++ sources include and that are the author's: of no template root, compiler or package."""
     package = Path(__file__).resolve().parents[1]
-    known = [Path(p).resolve() for p in (*_NOT_OWN, sys.prefix, sys.base_prefix, str(package), *paths.templates)]
-    found: set[Path] = set()
+    foreign = [Path(p).resolve() for p in (*_NOT_OWN, sys.prefix, sys.base_prefix, str(package), *paths.templates)]
+    headers: set[Path] = set()
     for backend in session.plan.toolchains:
         chain = toolchain_for(backend, session.environment)
-        folders = [*known, *(Path(f).resolve() for f in chain.include_folders())]
+        folders = [*foreign, *(Path(f).resolve() for f in chain.include_folders())]
         for name in session.cache(backend).includes:
             path = Path(chain.locate(name)).resolve()
             if path.is_file() and not any(path.is_relative_to(f) for f in folders):
-                found.add(path)
-    return sorted(found)
+                headers.add(path)
+    return sorted(headers)
 
 
 def _note_headers(directory: Path, headers: Sequence[Path]) -> None:
     """Tell the build tool which headers were read, in the way compilers do."""
-    made = [str(directory / "tuned"), str(directory / "plan.json"), *map(str, headers)]
+    names = [str(directory / "tuned"), str(directory / "plan.json"), *map(str, headers)]
     first, *others = (
-        name.replace("\\", "\\\\").replace(" ", "\\ ").replace("#", "\\#").replace("$", "$$") for name in made
+        name.replace("\\", "\\\\").replace(" ", "\\ ").replace("#", "\\#").replace("$", "$$") for name in names
     )
     (directory / "headers.d").write_text(f"{first}:{''.join(f' {name}' for name in others)}\n", encoding="utf-8")
 
@@ -109,12 +109,12 @@ def build_with(session: Session, plan: Plan, directory: Path) -> Report:
         tuned = session.progress.now() if session.tuned is None else session.tuned
         generics: dict[str, list[Variant]] = {}
         chosen: dict[str, list[Chosen]] = {}
-        for name, found in evidence.items():
-            share_among_targets(found)
+        for name, evidences in evidence.items():
+            share_among_targets(evidences)
             with session.failures.of(name), session.spent.stage("choosing variants"):
-                stand_in(session, found)
-                generics[name] = _generics(session, name, found)
-                chosen[name] = [choose(session, e) for e in found]
+                stand_in(session, evidences)
+                generics[name] = _generics(session, name, evidences)
+                chosen[name] = [choose(session, e) for e in evidences]
         before = session.progress.now()
         with session.spent.stage("compiling what is kept"):
             generics = _compile_kept(session, chosen, generics)
@@ -128,7 +128,7 @@ def build_with(session: Session, plan: Plan, directory: Path) -> Report:
     report = finish(session, directory, chosen, generics)
     keep_texts(session, _kept(session, chosen, generics))
     if plan.options.mode in ("auto", "tune"):
-        save_records(session, {name: found for name, found in evidence.items() if name in session.operators})
+        save_records(session, {name: evidences for name, evidences in evidence.items() if name in session.operators})
     return report
 
 
@@ -170,9 +170,9 @@ def link_memory_of(session: Session) -> Path | None:
     return link_memory(session) if session.location.mode in ("rw", "fresh") else None
 
 
-def _generics(session: Session, name: str, found: list[Evidence]) -> list[Variant]:
+def _generics(session: Session, name: str, evidences: list[Evidence]) -> list[Variant]:
     """The generic variants of an operator: the measured ones, if there are any."""
-    measured = {e.candidate.id: e for one in found for e in one.variants.values() if e.candidate.generic}
+    measured = {e.candidate.id: e for evidence in evidences for e in evidence.variants.values() if e.candidate.generic}
     variants = session.generic_variants(session.operators[name])
     return [measured.get(e.candidate.id, e) for e in variants]
 
@@ -182,7 +182,7 @@ def _kept(
 ) -> Iterator[Variant]:
     """All variants of the library."""
     for name in session.operators:
-        yield from (one.evidence.variants[c] for one in chosen.get(name, ()) for c in one.selection.kept)
+        yield from (member.evidence.variants[c] for member in chosen.get(name, ()) for c in member.selection.kept)
         yield from generics[name]
 
 
@@ -198,7 +198,7 @@ def replay_all(session: Session) -> dict[str, list[Evidence]]:
                 "commit the folder, or use another mode",
             )
         session.progress.line("NOTE there are no records: the library has only generic variants")
-    found: dict[str, list[Evidence]] = {name: [] for name in session.operators}
+    by_operator: dict[str, list[Evidence]] = {name: [] for name in session.operators}
     decide = evidence_of_what_holds if tolerant else recorded_evidence
     for target in session.targets:
         decided: dict[str, list[str]] = {}
@@ -207,7 +207,7 @@ def replay_all(session: Session) -> dict[str, list[Evidence]]:
                 evidence, database = decide(session, operator, target)
             if name in session.failures:
                 continue
-            found[name].append(evidence)
+            by_operator[name].append(evidence)
             if database is not None:
                 decided.setdefault(database.device.slug, []).append(name)
             if evidence.note:
@@ -215,7 +215,7 @@ def replay_all(session: Session) -> dict[str, list[Evidence]]:
         for slug, names in decided.items():
             whose = f" for {', '.join(names)}" if len(decided) > 1 else ""
             session.progress.line(f"{target.name} is chosen by records of {slug}{whose}")
-    return found
+    return by_operator
 
 
 def _compile_kept(
@@ -225,11 +225,11 @@ def _compile_kept(
 
     An operator fails if one of its variants does not compile, or if a strict build gets other code than the recorded.
     """
-    every = [one for found in chosen.values() for one in found]
-    kept = [one.evidence.variants[c] for one in every for c in one.selection.kept]
+    every = [member for members in chosen.values() for member in members]
+    kept = [member.evidence.variants[c] for member in every for c in member.selection.kept]
     always = [variant for variants in generics.values() for variant in variants]
-    made = session.compile([*always, *kept], "kept variants", [one.evidence for one in every])
-    always, kept = made[: len(always)], made[len(always) :]
+    compiled = session.compile([*always, *kept], "kept variants", [member.evidence for member in every])
+    always, kept = compiled[: len(always)], compiled[len(always) :]
     left = iter(always)
     built = {name: list(itertools.islice(left, len(variants))) for name, variants in generics.items()}
     for name, generic in ((name, variant) for name, variants in built.items() for variant in variants):

@@ -94,12 +94,12 @@ def compile_operators(
         progress.line(line)
     session = Session(plan, paths, progress)
     try:
-        found = compile_every_candidate(session)
+        results = compile_every_candidate(session)
     finally:
         session.close()
     if as_json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
-    faulty = [k for k in found if k.is_lost or (plan.options.strict and k.is_faulty)]
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
+    faulty = [k for k in results if k.is_lost or (plan.options.strict and k.is_faulty)]
     return not faulty
 
 
@@ -121,7 +121,7 @@ def _interpret_kernels(session: Session, functions: Sequence[_Function]) -> _Int
 
     A kernel that serves none of its operator's checks counts as not runnable.
     """
-    jobs, found = dict[tuple[str, str, str], _Job](), _Interpretations()
+    jobs, verdicts = dict[tuple[str, str, str], _Job](), _Interpretations()
     first: dict[tuple[str, str], tuple[str, str, str]] = {}
     for function in functions:
         operator, kernel, target, _ = function
@@ -131,14 +131,14 @@ def _interpret_kernels(session: Session, functions: Sequence[_Function]) -> _Int
         first[operator.name, kernel.name] = key
         job = _job(function)
         if job is None:
-            found[key] = Interpreted(verdict="not runnable", text="it serves none of the operator's derived checks")
+            verdicts[key] = Interpreted(verdict="not runnable", text="it serves none of the operator's derived checks")
         else:
             jobs[key] = job
     with ThreadPoolExecutor(max(1, session.jobs_of("triton").count)) as threads:
         for key, told in zip(jobs, threads.map(lambda job: _run(session, job), jobs.values()), strict=True):
-            found[key] = told
-            session.progress.count("compile: run in Triton's interpreter", len(found), len(first))
-    return found
+            verdicts[key] = told
+            session.progress.count("compile: run in Triton's interpreter", len(verdicts), len(first))
+    return verdicts
 
 
 def _job(function: _Function) -> _Job | None:
@@ -235,42 +235,42 @@ def compile_every_candidate(session: Session) -> list[CompiledKernel]:
 
     AOT_TUNE_FILTER leaves kernels out. A Triton kernel's first config that compiles runs in Triton's interpreter.
     """
-    tried = [_Tried(operator, kernel, target) for operator, kernel, target in _kernels(session)]
+    kernels = [_Tried(operator, kernel, target) for operator, kernel, target in _kernels(session)]
     waiting: list[tuple[_Tried, Variant]] = []
-    for one in tried:
-        for variant in _rendered(session, one):
-            waiting.append((one, variant))
+    for tried in kernels:
+        for variant in _rendered(session, tried):
+            waiting.append((tried, variant))
             if len(waiting) >= _AT_ONCE:
                 _compile(session, waiting)
                 waiting = []
     _compile(session, waiting)
-    functions = [(t.operator, t.kernel, t.target, t.fit) for t in tried if t.kernel.triton is not None and t.fit]
+    functions = [(t.operator, t.kernel, t.target, t.fit) for t in kernels if t.kernel.triton is not None and t.fit]
     interpreted = _interpret_kernels(session, functions)
-    found = [_outcome(one, interpreted.get((one.operator.name, one.kernel.name, one.target.name))) for one in tried]
-    found += _kernels_left_out(session)
-    for line in (*itertools.chain(*map(compiled_lines, found)), *compiled_summary(found)):
+    results = [_outcome(t, interpreted.get((t.operator.name, t.kernel.name, t.target.name))) for t in kernels]
+    results += _kernels_left_out(session)
+    for line in (*itertools.chain(*map(compiled_lines, results)), *compiled_summary(results)):
         session.progress.line(line)
-    return found
+    return results
 
 
-def tell_failures(session: Session, found: Iterable[CompiledKernel]) -> None:
+def tell_failures(session: Session, results: Iterable[CompiledKernel]) -> None:
     """Mark operators that cannot be shipped: those with a kernel none of whose candidates compiles.
 
     In a strict build, these are also all operators with any failure.
     """
-    for one in found:
-        if not one.is_lost and not (session.options.strict and one.is_faulty):
+    for result in results:
+        if not result.is_lost and not (session.options.strict and result.is_faulty):
             continue
         fix = "mend it; `aot-tune compile` shows this without a build"
-        if not one.is_lost:
+        if not result.is_lost:
             fix = "mend it, or compile without AOT_TUNE_STRICT: then one candidate that compiles is enough"
-        what = "has no candidate that compiles" if one.is_lost else "has candidates that fail"
+        what = "has no candidate that compiles" if result.is_lost else "has candidates that fail"
         error = BuildError(
-            f"operator {one.operator!r}: kernel {one.kernel!r} {what} for {one.target}",
-            why="\n       ".join(line.strip() for line in compiled_lines(one)[1:]),
+            f"operator {result.operator!r}: kernel {result.kernel!r} {what} for {result.target}",
+            why="\n       ".join(line.strip() for line in compiled_lines(result)[1:]),
             fix=fix,
         )
-        session.failures.add(one.operator, error)
+        session.failures.add(result.operator, error)
 
 
 def _kernels(session: Session) -> Iterator[tuple[Operator, Kernel, Target]]:
@@ -285,33 +285,33 @@ def _kernels(session: Session) -> Iterator[tuple[Operator, Kernel, Target]]:
                     yield operator, kernel, target
 
 
-def _rendered(session: Session, one: _Tried) -> Iterator[Variant]:
+def _rendered(session: Session, tried: _Tried) -> Iterator[Variant]:
     """The candidates of a kernel that can be rendered. The others are noted as failures."""
-    operator, kernel, target = one.operator, one.kernel, one.target
+    operator, kernel, target = tried.operator, tried.kernel, tried.target
     configs, seen = 0, set[str]()
     try:
         for config in kernel.configs(target.facts):
             configs += 1
             choices = generic_dtypes(operator, kernel, target) if kernel.generic else []
-            made = (
+            candidates = (
                 (c for d in choices for c in generic_candidates(operator, kernel, config, target, d))
                 if kernel.generic
                 else candidates_for(operator, kernel, config, target)
             )
-            for candidate in made:
+            for candidate in candidates:
                 if candidate.id in seen:
                     continue
                 seen.add(candidate.id)
                 try:
                     yield session.rendered(operator, candidate, target)
                 except AotTuneError as error:
-                    one.fails("render-failed", _first_line(error), candidate)
+                    tried.fails("render-failed", _first_line(error), candidate)
             if kernel.generic:
                 break  # it has one config
     except AotTuneError as error:  # of a constraint, or of what is passed to a function
-        one.fails("no-candidate", _first_line(error))
-    if not seen and not one.kinds:
-        one.no_reason = (
+        tried.fails("no-candidate", _first_line(error))
+    if not seen and not tried.kinds:
+        tried.no_reason = (
             "it serves no problem of the workload"
             if configs
             else "only a device can tell a vendor library's algorithms"
@@ -325,30 +325,30 @@ def _first_line(error: AotTuneError) -> str:
 
 
 def _compile(session: Session, waiting: Sequence[tuple[_Tried, Variant]]) -> None:
-    owners = {variant.id: one for one, variant in waiting}
+    owners = {variant.id: tried for tried, variant in waiting}
     session.compile([e for _, e in waiting], "compile", ready=lambda variant: owners[variant.id].takes(variant))
 
 
-def _outcome(one: _Tried, interpreted: Interpreted | None) -> CompiledKernel:
-    resources = [(e.made.resources, e.candidate.label) for e in one.fit]
+def _outcome(tried: _Tried, interpreted: Interpreted | None) -> CompiledKernel:
+    resources = [(e.made.resources, e.candidate.label) for e in tried.fit]
     spills = [(r.get("spill_bytes", 0), label) for r, label in resources if r.get("spill_bytes", 0) > 0]
     worst, where = max(spills, default=(0, ""))
-    on_host = one.target.on_host
+    on_host = tried.target.on_host
     return CompiledKernel(
-        operator=one.operator.name,
-        kernel=one.kernel.name,
-        target=one.target.name,
-        backend=one.kernel.backend,
-        fit=len(one.fit),
+        operator=tried.operator.name,
+        kernel=tried.kernel.name,
+        target=tried.target.name,
+        backend=tried.kernel.backend,
+        fit=len(tried.fit),
         spilled=len(spills),
         spill_bytes=worst,
         spill_where=where,
         registers=max((r.get("registers", 0) for r, _ in resources), default=0),
         shared=max((r.get("shared", 0) for r, _ in resources), default=0),
         stack=0 if on_host else max((r.get("stack", 0) for r, _ in resources), default=0),
-        failures=tuple(one.kinds.values()),
+        failures=tuple(tried.kinds.values()),
         interpreted=interpreted,
-        no_reason=one.no_reason,
+        no_reason=tried.no_reason,
     )
 
 
@@ -365,23 +365,23 @@ def _kernels_left_out(session: Session) -> Iterator[CompiledKernel]:
             served = families_of(toolchain_for(kernel.backend, session.environment))
             for target in session.baselines if kernel.generic else session.targets:
                 if target.family in served and is_named(session, operator, kernel):
-                    found = _kernel_left_out(session, operator, kernel, target)
-                    if found is not None:
-                        yield found
+                    left_out = _kernel_left_out(session, operator, kernel, target)
+                    if left_out is not None:
+                        yield left_out
 
 
 def _kernel_left_out(session: Session, operator: Operator, kernel: Kernel, target: Target) -> CompiledKernel | None:
     """Why a kernel is left out; None if it is not."""
     reason, failure = "", ""
-    own = next((k for k in operator.kernels if k.name == kernel.name), None)
-    if own is None:
+    kept = next((k for k in operator.kernels if k.name == kernel.name), None)
+    if kept is None:
         notes = [n for n in session.plan.notes if n.startswith("Triton kernels are left out")]
         failure = notes[0] if notes else f"{kernel.source} was not read"
     elif kernel.generic:
         return None
     elif not session.answers(operator, target):
         reason = f"the operator has no generic kernel for {target.family}, without which a library does not use it"
-    elif own.triton is not None and target.name not in own.triton.inspections:
+    elif kept.triton is not None and target.name not in kept.triton.inspections:
         reason = f"its constraints say that it is not for {target.name}"
     if not (reason or failure):
         return None

@@ -161,8 +161,8 @@ class Evidence:
     @property
     def workload(self) -> tuple[Problem, ...]:
         """The problems worth tuning on the target."""
-        known = () if self.left_out else self.operator.workload_for(self.target.family)
-        return tuple(p for p in known if p.id not in self.too_large) if self.too_large else known
+        problems = () if self.left_out else self.operator.workload_for(self.target.family)
+        return tuple(p for p in problems if p.id not in self.too_large) if self.too_large else problems
 
     @property
     def weights(self) -> dict[str, float]:
@@ -177,9 +177,9 @@ class Evidence:
         only = self.only.get(candidate.id)
         if (only is not None and problem.id not in only) or (candidate.id, problem.id) in self.passed_over:
             return False
-        known = self._conditions.known(candidate.id, problem)
-        if known is not None:
-            return known
+        answer = self._conditions.known(candidate.id, problem)
+        if answer is not None:
+            return answer
         return self.worth_a_try(variant, problem)
 
     def worth_a_try(self, variant: Variant, problem: Problem) -> bool:
@@ -230,10 +230,10 @@ class Evidence:
         self, shapes: Iterable[tuple[Problem, Mapping[str, float]]], among: Container[str] | None = None
     ) -> None:
         """Add the times in ns of candidates on shapes, of all that are known or of those in `among`."""
-        known = self.variants if among is None else among
-        own = [(problem, {c: t for c, t in times.items() if c in known}) for problem, times in shapes]
+        candidates = self.variants if among is None else among
+        rows = [(problem, {c: t for c, t in times.items() if c in candidates}) for problem, times in shapes]
         with self._lock:
-            self.surveyed = self.surveyed.adding(own)
+            self.surveyed = self.surveyed.adding(rows)
 
     def keep_surveyed(self, problems: Collection[str], candidates: Collection[str]) -> None:
         """On these problems, keep only the surveyed times of these candidates."""
@@ -328,14 +328,14 @@ def guards_of(evidence: Evidence) -> Guards:
 def worth_of(evidence: Evidence) -> Guards:
     """The conditions that hold where the kernel of a candidate is meant for a call, by the candidate's id."""
 
-    def worth(candidate: str) -> tuple[Expr, ...]:
-        made = evidence.variants[candidate].candidate
-        return worthwhile_of(evidence.operator.kernel(made.kernel), made.config)
+    def worth(name: str) -> tuple[Expr, ...]:
+        candidate = evidence.variants[name].candidate
+        return worthwhile_of(evidence.operator.kernel(candidate.kernel), candidate.config)
 
     return worth
 
 
-def share_among_targets(found: Sequence[Evidence]) -> None:
+def share_among_targets(evidences: Sequence[Evidence]) -> None:
     """Give all targets of an operator the same measurement of a generic variant on a problem: a record holds one.
 
     The same is done for baselines, which tell the pace of a race's rounds. Each target's races time them anew. Without
@@ -344,18 +344,18 @@ def share_among_targets(found: Sequence[Evidence]) -> None:
     """
     shared = [
         (evidence, row[name], (row[name].device, problem, name))
-        for evidence in found
+        for evidence in evidences
         for problem, row in evidence.measurements.items()
         for name in row
         if is_baseline(name) or (name in evidence.variants and evidence.variants[name].candidate.generic)
     ]
     kept: dict[tuple[str, str, str], Measurement] = {}
-    for _, own, key in shared:
-        if key not in kept or (not is_baseline(own.candidate) and fails(own) and not fails(kept[key])):
-            kept[key] = own
-    for evidence, own, key in shared:
-        if own is not kept[key]:
-            evidence.take_instead(own, kept[key])
+    for _, measurement, key in shared:
+        if key not in kept or (not is_baseline(measurement.candidate) and fails(measurement) and not fails(kept[key])):
+            kept[key] = measurement
+    for evidence, measurement, key in shared:
+        if measurement is not kept[key]:
+            evidence.take_instead(measurement, kept[key])
 
 
 class _Conditions:
@@ -392,10 +392,10 @@ class _Conditions:
         return answer
 
     def _holds(self, key: str, condition: Expr, problem: Problem) -> bool:
-        known = self._held.get((key, problem.id))
-        if known is None:
-            known = self._held[key, problem.id] = bool(condition.evaluate(self.facts(problem)))
-        return known
+        answer = self._held.get((key, problem.id))
+        if answer is None:
+            answer = self._held[key, problem.id] = bool(condition.evaluate(self.facts(problem)))
+        return answer
 
 
 @dataclass(frozen=True)

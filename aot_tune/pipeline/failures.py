@@ -33,26 +33,26 @@ class Failures:
 
     def __init__(self, log: Callable[[str], None] = lambda _line: None) -> None:
         self._log, self._lock = log, threading.Lock()
-        self._found: dict[str, list[AotTuneError]] = {}
+        self._errors: dict[str, list[AotTuneError]] = {}
 
     def __contains__(self, operator: str) -> bool:
-        return operator in self._found
+        return operator in self._errors
 
     def __bool__(self) -> bool:
-        return bool(self._found)
+        return bool(self._errors)
 
     @property
     def operators(self) -> list[str]:
         """The failed operators, by name."""
-        return sorted(self._found)
+        return sorted(self._errors)
 
     def add(self, operator: str, error: AotTuneError) -> None:
         """Note that an operator cannot be shipped as it is."""
         with self._lock:
-            known = self._found.setdefault(operator, [])
-            first = not known
-            if all(str(error) != str(other) for other in known):
-                known.append(error)
+            errors = self._errors.setdefault(operator, [])
+            first = not errors
+            if all(str(error) != str(other) for other in errors):
+                errors.append(error)
         if first:
             self._log(f"{operator} FAILED, the other operators go on: {error.what.splitlines()[0]}")
 
@@ -70,7 +70,7 @@ class Failures:
         """A line or more for each operator: what is wrong, why, and what to do."""
         lines = []
         for name in self.operators:
-            errors = self._found[name]
+            errors = self._errors[name]
             for error in errors[:_MOST]:
                 lines.append(f"{name}: {error.what.removeprefix(f'operator {name!r}: ')}")
                 lines += [f"  why: {error.why}"] if error.why else []
@@ -81,11 +81,11 @@ class Failures:
 
     def error(self, count: int) -> AotTuneError:
         """The error that ends a build of `count` operators. If there is only one error, it is that error."""
-        errors = [e for name in self.operators for e in self._found[name]]
+        errors = [e for name in self.operators for e in self._errors[name]]
         if len(errors) == 1:
             return errors[0]
         return BuildError(
-            f"{len(self._found)} of {count} operators cannot be shipped: {', '.join(self.operators)}",
+            f"{len(self._errors)} of {count} operators cannot be shipped: {', '.join(self.operators)}",
             why="\n       ".join(line for told in self.told() for line in told.splitlines()),
             fix="mend them, or leave them out of the library with AOT_TUNE_NO_SURVIVOR=leave-out",
         )

@@ -75,7 +75,7 @@ def times_of(table: Measurements, failed: Collection[str]) -> Costs:
     A race says more than the few samples of a screen. So what a race left out counts as slower than the race's
     best: by more than the noise, and by so much that it cannot take the best's place.
     """
-    found: Costs = {}
+    costs: Costs = {}
     for problem, row in table.items():
         timed = {c: m for c, m in row.level.items() if m.status == "ok" and c not in failed and not is_baseline(c)}
         times = {c: m.ns for c, m in timed.items() if m.ns is not None}
@@ -84,18 +84,18 @@ def times_of(table: Measurements, failed: Collection[str]) -> Costs:
             least = max(_tie_limit(times, timed, raced), min(times[c] for c in raced) * _LEFT_OUT)
             times = {c: t if timed[c].final else max(t, math.nextafter(least, math.inf)) for c, t in times.items()}
         if times:
-            found[problem] = times
-    return found
+            costs[problem] = times
+    return costs
 
 
 def costs_of(table: Measurements, times: Costs) -> Costs:
     """The table's times. Those of a race within the noise of the best count as the best time."""
-    found: Costs = {}
-    for problem, own in times.items():
-        row, best = table[problem].level, min(own.values())
-        limit = _tie_limit(own, row, own)
-        found[problem] = {c: best if row[c].final and t <= limit else t for c, t in own.items()}
-    return found
+    costs: Costs = {}
+    for problem, medians in times.items():
+        row, best = table[problem].level, min(medians.values())
+        limit = _tie_limit(medians, row, medians)
+        costs[problem] = {c: best if row[c].final and t <= limit else t for c, t in medians.items()}
+    return costs
 
 
 def choice_costs_of(table: Measurements, times: Costs, vendors: Collection[str]) -> Costs:
@@ -103,18 +103,18 @@ def choice_costs_of(table: Measurements, times: Costs, vendors: Collection[str])
 
     What does not beat the vendor's fastest raced variant by more than the noise costs slightly more than it.
     """
-    found = costs_of(table, times)
-    for problem, costs in found.items():
-        row, own = table[problem].level, times[problem]
+    by_problem = costs_of(table, times)
+    for problem, costs in by_problem.items():
+        row, medians = table[problem].level, times[problem]
         raced = [c for c in costs if c in vendors and row[c].final]
         if not raced:
             continue
-        first = min(raced, key=lambda c: (own[c], c))
-        noise = _tie_limit(own, row, own) / min(own.values())
+        first = min(raced, key=lambda c: (medians[c], c))
+        noise = _tie_limit(medians, row, medians) / min(medians.values())
         for c in costs:
-            if own[c] * noise >= own[first] and c not in vendors:
+            if medians[c] * noise >= medians[first] and c not in vendors:
                 costs[c] = max(costs[c], costs[first] * (1 + _TRIFLE))
-    return found
+    return by_problem
 
 
 def _without_drift(raced: Sequence[Measurement]) -> tuple[Measurement, ...]:
@@ -123,11 +123,11 @@ def _without_drift(raced: Sequence[Measurement]) -> tuple[Measurement, ...]:
     for i, m in enumerate(raced):
         if m.status == "ok" and m.final and all(m.final):
             together.setdefault((m.race, len(m.final)), []).append(i)
-    found = list(raced)
+    measurements = list(raced)
     for places in together.values():
         for i, final in zip(places, without_drift([raced[i].final or () for i in places]), strict=True):
-            found[i] = msgspec.structs.replace(raced[i], final=final) if len(places) > 1 else raced[i]
-    return tuple(found)
+            measurements[i] = msgspec.structs.replace(raced[i], final=final) if len(places) > 1 else raced[i]
+    return tuple(measurements)
 
 
 def _tie_limit(times: Mapping[str, float], row: Mapping[str, Measurement], among: Iterable[str]) -> float:

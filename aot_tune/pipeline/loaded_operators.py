@@ -17,11 +17,11 @@ __all__ = ["baseline_versions", "stated_operators"]
 
 def stated_operators(plan: Plan, roots: Sequence[Path]) -> dict[str, Operator]:
     """The plan's operators by name, with their stated workload and the declarations of their functions."""
-    found = {}
+    operators = {}
     for name, (_, operator) in load_operators(roots, plan.operators, plan.options.exclude_backends).items():
         stated = plan.workload.stated_for(operator, plan.families)
-        found[name] = with_declarations(stated, plan.inspections, plan.families)
-    return found
+        operators[name] = with_declarations(stated, plan.inspections, plan.families)
+    return operators
 
 
 def baseline_versions(operator: Operator) -> dict[str, str]:

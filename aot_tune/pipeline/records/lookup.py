@@ -85,13 +85,13 @@ class Known:
         given = 0
         for problem in evidence.workload:
             wanted = [e for e in evidence.tried(problem) if not evidence.has(e, problem)]
-            found = [m for e in wanted if (m := self.find(e.candidate.id, problem)) is not None]
-            there = evidence.on(problem)
-            beside = [b for b in self.baselines(problem) if found and b.candidate not in there]
-            evidence.add(*(_of_problem(measurement, problem) for measurement in (*found, *beside)))
-            given += len(found)
-            if found and not any(m.final for m in found):
-                evidence.race_about(problem.id, {m.candidate for m in found})
+            measurements = [m for e in wanted if (m := self.find(e.candidate.id, problem)) is not None]
+            row = evidence.on(problem)
+            beside = [b for b in self.baselines(problem) if measurements and b.candidate not in row]
+            evidence.add(*(_of_problem(measurement, problem) for measurement in (*measurements, *beside)))
+            given += len(measurements)
+            if measurements and not any(m.final for m in measurements):
+                evidence.race_about(problem.id, {m.candidate for m in measurements})
         if given and not family(evidence.target.family).on_host:  # some were not screened
             self._pass_over(evidence)
         return given
@@ -171,11 +171,11 @@ def _note_recorded_objects(session: Session, database: OperatorDatabase, evidenc
 
 def toolchains_alike(session: Session, database: OperatorDatabase) -> tuple[set[str], set[str]]:
     """Backends whose toolchain here is the recorded one: in all parts, and in the part that makes device code."""
-    here = session.plan.toolchains
-    shared = {name: identity for name, identity in database.toolchains.items() if name in here}
-    whole = {name for name, identity in shared.items() if identity == here[name]}
+    identities = session.plan.toolchains
+    shared = {name: identity for name, identity in database.toolchains.items() if name in identities}
+    whole = {name for name, identity in shared.items() if identity == identities[name]}
     parts = {name: toolchain_for(name, session.environment).device_identity for name in shared}
-    return whole, {name for name, part in parts.items() if part(shared[name]) == part(here[name])}
+    return whole, {name for name, part in parts.items() if part(shared[name]) == part(identities[name])}
 
 
 def recorded_evidence(session: Session, operator: Operator, target: Target) -> tuple[Evidence, OperatorDatabase | None]:
@@ -237,8 +237,8 @@ def recalled(
 
 def _surveyed(database: OperatorDatabase, target: Target) -> bool:
     """Whether a survey timed variants of this target. Generic ones do not count: other targets have them as well."""
-    own = {c.id for c in database.candidates if c.candidate.target == target.name and not c.candidate.generic}
-    return any(not own.isdisjoint(shape.ns) for shape in database.survey)
+    candidates = {c.id for c in database.candidates if c.candidate.target == target.name and not c.candidate.generic}
+    return any(not candidates.isdisjoint(shape.ns) for shape in database.survey)
 
 
 def recall_survey(session: Session, device: Device, evidence: Evidence) -> None:
@@ -246,8 +246,8 @@ def recall_survey(session: Session, device: Device, evidence: Evidence) -> None:
     operator = evidence.operator
     policy, contract = family(device.family).policy().digest, operator_digest(operator)
     for database in session.databases if session.options.mode != "tune" else ():
-        own = database.was_made_on(device, policy)
-        if own and (database.operator, database.contract) == (operator.name, contract):
+        same_device = database.was_made_on(device, policy)
+        if same_device and (database.operator, database.contract) == (operator.name, contract):
             codes = {c.id: c.code for c in database.candidates}
             same = {name for name, e in evidence.variants.items() if e.code and e.code == codes.get(name)}
             evidence.add_survey(((shape.problem, shape.ns) for shape in database.survey), same)
@@ -286,12 +286,12 @@ def miss(
         return DatabaseError(
             f"operator {operator.name!r} on {target.name}: {lacking}", why=listed, fix=f"{fix}or use AOT_TUNE_MODE=auto"
         )
-    place = database_path(Path(), stale[0])  # a report repeats it, and holds no folder of this machine
+    path = database_path(Path(), stale[0])  # a report repeats it, and holds no folder of this machine
     told = "\n       ".join(
         f"{database_path(Path(session.database), d)}:1 is of digest {d.contract[:12]}" for d in stale
     )
     return DatabaseError(
-        f"{place}:1: the record is of another version of operator {operator.name!r}: on {target.name} {lacking}",
+        f"{path}:1: the record is of another version of operator {operator.name!r}: on {target.name} {lacking}",
         why="its dims, dtypes, tensors, attributes, reference, tolerance or what is legal have changed: its digest is "
         f"{operator_digest(operator)[:12]} now\n       {told}\n       not measured are\n       {listed}",
         fix=f"{fix}or declare the operator as it was recorded, or use AOT_TUNE_MODE=auto",
@@ -322,9 +322,9 @@ def _most_fitting(session: Session, operator: Operator, target: Target) -> Opera
     """
     contract = operator_digest(operator)
     fitting = [d for d in _of_target(session, operator, target) if d.contract == contract]
-    here = next((d for d in session.devices if d.family == target.family), None)
-    if here is not None:
-        fitting = nearest_databases(fitting, operator.name, here)
+    device = next((d for d in session.devices if d.family == target.family), None)
+    if device is not None:
+        fitting = nearest_databases(fitting, operator.name, device)
     else:
         fitting.sort(key=lambda d: d.device.slug)
     wanted = with_a_choice(session, operator, target) if len(fitting) > 1 and target != session.older else []
@@ -385,7 +385,7 @@ def _rendered_again(
     Raises:
         AotTuneError: for the first such candidate if `outdated` is None, because its times belong to another kernel.
     """
-    found: dict[str, Variant] = {}
+    variants: dict[str, Variant] = {}
     gone = 0
     measured = {m.candidate for m in database.measurements if m.status == "ok"}
     for record in database.candidates:
@@ -404,15 +404,15 @@ def _rendered_again(
         if rendered is None:
             gone += 1
             continue
-        found[record.id] = Variant(rendered=rendered, recorded=record.code)
+        variants[record.id] = Variant(rendered=rendered, recorded=record.code)
     if gone:
         session.progress.line(
             f"{operator.name}: {gone} recorded candidates for {target.name} have configs that their kernels no longer "
             "have: they are not linked"
         )
     for generic in session.generic_variants(operator, target):
-        found.setdefault(generic.candidate.id, generic)
-    return found
+        variants.setdefault(generic.candidate.id, generic)
+    return variants
 
 
 def _as_recorded(
@@ -454,11 +454,11 @@ def evidence_of_what_holds(
     if not (session.answers(operator, target) and tunes(session, operator, target) and wanted):
         return _generic_evidence(session, operator, target), None
     outdated: _Outdated = {}
-    found = _most_fitting(session, operator, target)
-    variants = {} if found is None else _rendered_again(session, operator, target, found, outdated)
-    database = found if found is None else without(found, outdated)
+    record = _most_fitting(session, operator, target)
+    variants = {} if record is None else _rendered_again(session, operator, target, record, outdated)
+    database = record if record is None else without(record, outdated)
     missing = missing_problems(database, wanted, target.name)
-    reasons = [*_outdated(found, outdated), *_missing(session, operator, target, missing, found)]
+    reasons = [*_outdated(record, outdated), *_missing(session, operator, target, missing, record)]
     if database is None or len(missing) == len(wanted):
         evidence = _generic_evidence(session, operator, target)
         if outdated or not evidence.brief:  # records for older CPUs may be incomplete
@@ -492,13 +492,13 @@ def _missing(
     operator: Operator,
     target: Target,
     missing: Sequence[Problem],
-    found: OperatorDatabase | None,
+    record: OperatorDatabase | None,
 ) -> list[str]:
     """Which problems have no valid time; and why, if the record is of another version of the operator."""
     if not missing:
         return []
     names = ", ".join(p.id for p in missing[:_MOST]) + ", ..." * (len(missing) > _MOST)
-    if found is not None:
+    if record is not None:
         return [f"no time that counts of {len(missing)} problem{'s' * (len(missing) != 1)}: {names}"]
     what = miss(session, operator, target, missing, None).what.removeprefix(f"operator {operator.name!r} on ")
     return [f"{what.removeprefix(f'{target.name}: ')}: {names}"]

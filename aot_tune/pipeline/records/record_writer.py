@@ -105,15 +105,15 @@ def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
     folder = _folder_to_write(session)
     if folder is None:
         return
-    found = list(databases_of(session, evidence)) if session.options.cache != "ro" else []
-    if not found:  # the results of an earlier build are still the last
+    databases = list(databases_of(session, evidence)) if session.options.cache != "ro" else []
+    if not databases:  # the results of an earlier build are still the last
         return
     temporaries = folder.parent.parent / TEMPORARIES
     try:
         fresh = new_temporary(temporaries)
-        for database in found:
+        for database in databases:
             save_database(fresh, database)
-        notes = [f"{name} on {e.target.name}: {e.note}" for name, own in evidence.items() for e in own if e.note]
+        notes = [f"{name} on {e.target.name}: {e.note}" for name in evidence for e in evidence[name] if e.note]
         (fresh / _NOTES).write_text("".join(f"{note}\n" for note in notes), encoding="utf-8")
         (fresh / _ROOTS).write_text(_roots(session), encoding="utf-8")
         folder.parent.mkdir(mode=0o700, exist_ok=True)
@@ -126,11 +126,11 @@ def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
 
 def databases_of(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> Iterator[OperatorDatabase]:
     """A database for each operator and device that something was measured on."""
-    for name, found in evidence.items():
-        sources = {e.candidate.id: e.rendered.digest for one in found for e in one.variants.values()}
+    for name, evidences in evidence.items():
+        sources = {e.candidate.id: e.rendered.digest for tuned in evidences for e in tuned.variants.values()}
         operator = session.operators[name]
         for device in session.devices:
-            database = database_of(session, operator, found, device)
+            database = database_of(session, operator, evidences, device)
             if database is not None:
                 same = [d for d in session.databases if d.operator == name and d.device.digest == device.digest]
                 if same:  # the session's operator lacks kernels of backends that are not installed
@@ -149,7 +149,7 @@ def _untried_sources(
     A replay renders them all. It refuses a record with another source, or with a kernel that is not for its target.
     """
     kernels = {k.name: k for k in operator.kernels}
-    found = {}
+    digests = {}
     for record in recorded.candidates:
         if record.id in sources:
             continue
@@ -157,16 +157,16 @@ def _untried_sources(
         tried = candidate.target in session.plan.targets and candidate.backend in session.plan.toolchains
         tried = tried and candidate.kernel not in operator.left_out
         if tried and candidate.kernel not in kernels:  # a Triton function for no target of this build
-            found[record.id] = ""
+            digests[record.id] = ""
         if not _may_be_of(operator, candidate):
             continue
         try:
-            found[record.id] = render_again(session, operator, candidate).digest
+            digests[record.id] = render_again(session, operator, candidate).digest
         except SpecError:  # this build has not read the Triton function
             continue
         except RenderError:  # the template's configs have changed
-            found[record.id] = ""
-    return found
+            digests[record.id] = ""
+    return digests
 
 
 def _of_this_tree(operator: Operator, sources: Mapping[str, str], recorded: OperatorDatabase) -> OperatorDatabase:
@@ -184,22 +184,22 @@ def _may_be_of(operator: Operator, candidate: Candidate) -> bool:
 
 
 def database_of(
-    session: Session, operator: Operator, found: Sequence[Evidence], device: Device
+    session: Session, operator: Operator, evidences: Sequence[Evidence], device: Device
 ) -> OperatorDatabase | None:
     """The database of one operator on one device, with all its targets.
 
     The generic variant and the baselines race for several targets, but are kept once.
     """
-    own = [e for e in found if session.device_for(e.target) == device]
-    here = {e.candidate.id: e for one in own for e in one.variants.values() if e.object is not None}
+    on_device = [e for e in evidences if session.device_for(e.target) == device]
+    compiled = {e.candidate.id: e for evidence in on_device for e in evidence.variants.values() if e.object is not None}
     measurements: dict[tuple[str, str], Measurement] = {}
-    for m in (m for one in own for row in one.measurements.values() for m in row.values()):
-        compiled_here = m.candidate in here and m.code == here[m.candidate].code
+    for m in (m for evidence in on_device for row in evidence.measurements.values() for m in row.values()):
+        compiled_here = m.candidate in compiled and m.code == compiled[m.candidate].code
         if (compiled_here or is_baseline(m.candidate)) and m.device == device.digest:
             measurements.setdefault((m.candidate, m.problem.id), m)
     if not measurements:
         return None
-    asked = [e for e in own if not e.brief]
+    asked = [e for e in on_device if not e.brief]
     return make_database(
         operator=operator.name,
         contract=operator_digest(operator),
@@ -207,22 +207,22 @@ def database_of(
         policy=family(device.family).policy(),
         toolchains=session.plan.toolchains,
         baselines=baseline_versions(operator),
-        compiled=here.values(),
+        compiled=compiled.values(),
         measurements=measurements.values(),
-        survey=_surveyed(own, here),
+        survey=_surveyed(on_device, compiled),
         opening=" and ".join(dict.fromkeys(e.opening for e in asked)) if all(e.opening for e in asked) else "",
     )
 
 
-def _surveyed(own: Sequence[Evidence], here: Mapping[str, Variant]) -> list[SurveyedShape]:
+def _surveyed(evidences: Sequence[Evidence], compiled: Mapping[str, Variant]) -> list[SurveyedShape]:
     """The shapes of all targets together."""
-    found: dict[str, SurveyedShape] = {}
-    for one in own:
-        for name, problem in one.surveyed.problems.items():
-            before = found[name].ns if name in found else {}
-            ns = {c: t for c, t in one.surveyed.times[name].items() if c in here}
-            found[name] = SurveyedShape(problem=problem, ns=before | ns)
-    return list(found.values())
+    shapes: dict[str, SurveyedShape] = {}
+    for evidence in evidences:
+        for name, problem in evidence.surveyed.problems.items():
+            before = shapes[name].ns if name in shapes else {}
+            ns = {c: t for c, t in evidence.surveyed.times[name].items() if c in compiled}
+            shapes[name] = SurveyedShape(problem=problem, ns=before | ns)
+    return list(shapes.values())
 
 
 def _roots_of(folder: Path) -> list[str]:
@@ -262,10 +262,10 @@ def export_records(library: str, directory: Path) -> Exported:
     fresh = load_databases(folder) if folder is not None else []
     if folder is None or not fresh:
         others = {_library(f) for f in (root / "recorded").glob("*-*")} if root is not None else set()
-        found = f", which has those of {', '.join(sorted(others))}" if others else ""
+        hint = f", which has those of {', '.join(sorted(others))}" if others else ""
         raise DatabaseError(
             f"no build of library {library!r} has recorded anything",
-            why=f"looked in {root / 'recorded'}{found}" if root is not None else "the cache is off",
+            why=f"looked in {root / 'recorded'}{hint}" if root is not None else "the cache is off",
             fix="build with AOT_TUNE_MODE=auto or tune and a writable cache, then record",
         )
     compact_store(location)
@@ -296,12 +296,12 @@ def write_records(
 
 def _operators(folder: Path, names: Collection[str]) -> dict[str, Operator]:
     """The current operators of the build whose records a folder has. Templates that are gone give none."""
-    found = {}
+    operators = {}
     for name in names:
         for root in map(Path, _roots_of(folder)):
-            if name not in found and (root / name / "operator.py").is_file():
-                found[name] = load_operator(root / name)
-    return found
+            if name not in operators and (root / name / "operator.py").is_file():
+                operators[name] = load_operator(root / name)
+    return operators
 
 
 def _of_space(database: OperatorDatabase, operator: Operator | None) -> OperatorDatabase:
@@ -323,8 +323,8 @@ def _newest(recorded: Path, library: str, directory: Path) -> Path | None:
     folders = [(_library(f), f) for f in recorded.glob("*-*") if f.is_dir()]
     whole = [f for name, f in folders if name == library]
     less = [f for name, f in folders if name.startswith(f"{library}-without-")]
-    found = _of_project(whole or less, directory, library)
-    return max(found, key=lambda f: f.stat().st_mtime_ns, default=None)
+    of_project = _of_project(whole or less, directory, library)
+    return max(of_project, key=lambda f: f.stat().st_mtime_ns, default=None)
 
 
 def _of_project(folders: list[Path], directory: Path, library: str) -> list[Path]:
@@ -371,26 +371,26 @@ def check_record_folder(folder: Path, devices: Sequence[Device], operators: Coll
     ours = {d.digest: d for d in devices}
     for path in sorted(folder.rglob("*.jsonl")):
         database = load_database(path)
-        place = database_path(folder, database)
-        if path == place:
+        expected = database_path(folder, database)
+        if path == expected:
             continue
         if path.parent in {folder / d.slug for d in devices}:
             raise DatabaseError(
                 f"{str(path)!r} is a record of another device, {database.device.name}",
                 why=f"the folder is that of {path.parent.name}, the record of {database.device.slug}",
-                fix=f"move it to {str(place)!r}, or name another folder",
+                fix=f"move it to {str(expected)!r}, or name another folder",
             )
         if database.device.digest in ours and database.operator in operators:
             raise DatabaseError(
-                f"{str(path)!r} is a record of this device in another place than {str(place)!r}",
+                f"{str(path)!r} is a record of this device in another place than {str(expected)!r}",
                 why="there would be two records of one operator and device, and neither would count",
-                fix=f"move it to {str(place)!r}, or name another folder",
+                fix=f"move it to {str(expected)!r}, or name another folder",
             )
-    for one in (folder, *(folder / d.slug for d in devices)):
-        there = next(f for f in (one, *one.resolve().parents) if f.exists())
-        if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+    for destination in (folder, *(folder / d.slug for d in devices)):
+        existing = next(f for f in (destination, *destination.resolve().parents) if f.exists())
+        if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
             raise DatabaseError(
                 f"records cannot be written to {str(folder)!r}",
-                why=f"{str(there)!r} is not writable" if there.is_dir() else f"{str(there)!r} is not a folder",
+                why=f"{str(existing)!r} is not writable" if existing.is_dir() else f"{str(existing)!r} is not a folder",
                 fix="name another folder with --out, and copy the records to the project afterwards",
             )
