@@ -55,8 +55,8 @@ class Cpu(Family):
     def environment(self, device: Device, threads: int, role: Role, scratch: Path) -> Mapping[str, str]:  # noqa: ARG002
         """Thread counts. Beside candidates, numpy's own BLAS must start no threads.
 
-        After a call, OpenBLAS's threads spin for 2^26 cycles by default (103 ms were measured). 2^20 cycles are enough
-        for calls in a row, and leave the cores to the next turn of a race.
+        After a call, OpenBLAS's threads spin for 2^26 cycles by default, about 0.1 s. 2^20 cycles are enough for
+        calls in a row, and leave the cores to the next turn of a race.
         """
         blas = str(threads if role == "framework" else 1)
         return {

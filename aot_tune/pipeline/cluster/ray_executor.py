@@ -264,7 +264,6 @@ def ray_executor(log: Callable[[str], None], targets: Collection[str] | None = N
 
     Only devices that run one of `targets` are held, and others can use the rest. Without targets, all are held.
 
-
     Raises:
         BuildError: when there is none, or its nodes have another version of this package.
     """

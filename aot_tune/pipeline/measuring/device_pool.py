@@ -229,9 +229,9 @@ class _PoolJobs:
         together: dict[int, list[Job]] = {}
         for number, job in jobs:
             together.setdefault(number, []).append(job)
-        for number, mine in together.items():
+        for number, given in together.items():
             home = self._homes.get(number)
-            (self._free if home is None else self._own[id(home)]).append((number, mine))
+            (self._free if home is None else self._own[id(home)]).append((number, given))
         return bool(together)
 
     def work(self, member: Measurer) -> None:
@@ -285,8 +285,8 @@ class _PoolJobs:
             self._free.append((number, jobs))
             self._free.extend(self._own[id(member)])
             self._own[id(member)].clear()
-            for mine in [n for n, home in self._homes.items() if home is member]:
-                del self._homes[mine]
+            for theirs in [n for n, home in self._homes.items() if home is member]:
+                del self._homes[theirs]
             return True
 
     def _next(self, member: Measurer) -> tuple[int, list[Job], Measurer | None] | None:
