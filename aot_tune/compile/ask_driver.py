@@ -60,7 +60,7 @@ def _device(cuda: Any, ordinal: int) -> dict[str, Any]:
     get_uuid = getattr(cuda, "cuDeviceGetUuid_v2", None) or cuda.cuDeviceGetUuid
     get_uuid(ctypes.byref(raw), device)
     cuda.cuDeviceTotalMem_v2(ctypes.byref(total), device)
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "ordinal": ordinal,
         "name": name.value.decode(errors="replace"),
         "uuid": f"GPU-{uuid.UUID(bytes=bytes(raw))}",
@@ -70,8 +70,8 @@ def _device(cuda: Any, ordinal: int) -> dict[str, Any]:
     for key, attribute in _ATTRIBUTES.items():
         value.value = 0
         cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
-        found[key] = value.value
-    return found
+        facts[key] = value.value
+    return facts
 
 
 def _error_name(cuda: Any, code: int) -> str:

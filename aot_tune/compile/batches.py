@@ -157,12 +157,12 @@ def _made(wanted: Sequence[tuple[Batch, Rendered]], compilers: _Compilers) -> It
         at = batch.cache.toolchain.name, target.name
         if at not in makers:
             makers[at] = batch.cache.maker(target)
-        found = batch.cache.find(rendered, target, makers[at])
-        task = compilers.then(name, found) if found is not None else None
-        if found is not None and task is None:
-            yield name, found
+        cached = batch.cache.find(rendered, target, makers[at])
+        task = compilers.then(name, cached) if cached is not None else None
+        if cached is not None and task is None:
+            yield name, cached
         else:
-            begun = compilers.compile(batch, rendered) if found is None else compilers.complete(found, task)
+            begun = compilers.compile(batch, rendered) if cached is None else compilers.complete(cached, task)
             begun.add_done_callback(partial(_put, done, name))
             running += 1
         while not done.empty():
@@ -186,7 +186,7 @@ def _complete(made: Object, task: Task | None) -> Object:
 
 def _once(batch: Batch) -> list[Rendered]:
     """A batch's candidates, each once."""
-    found: dict[str, Rendered] = {}
+    by_id: dict[str, Rendered] = {}
     for rendered in batch.rendereds:
         candidate = rendered.candidate
         if candidate.backend != batch.cache.toolchain.name:
@@ -195,8 +195,8 @@ def _once(batch: Batch) -> list[Rendered]:
                 why=f"this cache compiles for {batch.cache.toolchain.name!r}",
                 fix="give each backend a cache of its own on the same root",
             )
-        found.setdefault(candidate.id, rendered)
-    return list(found.values())
+        by_id.setdefault(candidate.id, rendered)
+    return list(by_id.values())
 
 
 class Jobs(msgspec.Struct, frozen=True, kw_only=True):
@@ -262,8 +262,8 @@ def parallel_compiles(environ: Mapping[str, str], *, root: Path = Path("/"), mem
                 raise OptionError(f"{name}={text!r} is not a positive integer", fix=f"set {name} to 1 or more")
             return Jobs(count=int(text), reason=f"{text} compilers at a time ({name})", memory=memory)
     cores = usable_cores(root)
-    known = free_memory(root)
-    free = cores * memory if known is None else known
+    available = free_memory(root)
+    free = cores * memory if available is None else available
     count = max(1, min(cores, free // memory))
     each = f", {memory / 2**30:.1f} GiB each" if count < cores else ""
     reason = f"{count} compilers at a time ({cores} cores, {free / 2**30:.1f} GiB free{each}; AOT_TUNE_JOBS changes it)"

@@ -119,14 +119,14 @@ class CxxToolchain(Toolchain):
         """
         named, path = self._env().get("CXX", ""), self._env().get("PATH")
         tried = (named_command(name, path) for name in ((named,) if named else ("g++", "c++")))
-        found = next((command for command in tried if command is not None), None)
-        if found is None:
+        compiler = next((command for command in tried if command is not None), None)
+        if compiler is None:
             raise ToolchainError(
                 f"CXX={named!r} is not a program" if named else "no C++ compiler found: neither g++ nor c++ is on PATH",
                 why="candidates are compiled when the library is built",
                 fix="install g++ 11 or later, or set CXX to its path, or configure with -DCMAKE_CXX_COMPILER=<path>",
             )
-        return found
+        return compiler
 
     def identity(self) -> dict[str, str]:
         """Version line, machine, and the digests of the driver, the compiler proper and the assembler."""
@@ -266,14 +266,14 @@ def _refusal(target: str, host: Compiler) -> str:
 def _identity(host: Compiler) -> tuple[tuple[str, str], ...]:
     # Compilers begin with the name that they were called by.
     version = ask(host, "--version").splitlines()[0].removeprefix(Path(host.command[0]).name)
-    found = {"version": version.strip()}
-    found["machine"] = ask(host, "-dumpmachine").strip()
-    found["driver"] = program_digest(host.state)
+    identity = {"version": version.strip()}
+    identity["machine"] = ask(host, "-dumpmachine").strip()
+    identity["driver"] = program_digest(host.state)
     for name in ("cc1plus", "as"):
         where = program_of(host, name)
         if where is not None:
-            found[name] = program_digest(program_state(Path(where)))
-    return tuple(found.items())
+            identity[name] = program_digest(program_state(Path(where)))
+    return tuple(identity.items())
 
 
 @cache
@@ -286,9 +286,9 @@ def _added_digest(host: Compiler) -> str:
 
 
 def _resources(out: Path, stack: Path, done: Finished) -> dict[str, int]:
-    found = {"text": object_bytes(out), "memory": done.memory}
+    resources = {"text": object_bytes(out), "memory": done.memory}
     rows = stack.read_text(encoding="utf-8", errors="replace").splitlines() if stack.is_file() else []
-    return found | {"stack": max((int(r.split("\t")[1]) for r in rows), default=0)}
+    return resources | {"stack": max((int(r.split("\t")[1]) for r in rows), default=0)}
 
 
 TOOLCHAIN = CxxToolchain()

@@ -109,13 +109,13 @@ def best_targets(levels: Iterable[int]) -> tuple[Target, ...]:
 
     A device of level 90 has cuda-sm_90 and cuda-sm_90a. One of level 87 has cuda-sm_86, the highest that it runs.
     """
-    found: dict[str, Target] = {}
+    by_name: dict[str, Target] = {}
     for level in sorted(set(levels)):
         able = [t for t in CUDA_TARGETS if t.runs_on(level) and t is not BASELINE]
         highest = max((t.level for t in able), default=0)
         best = [t for t in able if t.level == highest] or [t for t in (BASELINE,) if t.runs_on(level)]
-        found |= {t.name: t for t in best}
-    return tuple(sorted(found.values(), key=lambda t: (t.level, t.name)))
+        by_name |= {t.name: t for t in best}
+    return tuple(sorted(by_name.values(), key=lambda t: (t.level, t.name)))
 
 
 def code_flags(target: Target) -> tuple[str, ...]:

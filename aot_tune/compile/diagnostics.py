@@ -77,12 +77,12 @@ def first_error(log: str, lines: Sequence[tuple[str, int]] = ()) -> str:
             message = f"{match['file']}:{line}: {text}" + _origin(rows, number, lines)
         return message + _hint(row)
     own = ("in function", "error:")
-    said = [row for row in rows if (found := _LD.match(row)) and not found["text"].startswith(own)]
+    said = [row for row in rows if (from_ld := _LD.match(row)) and not from_ld["text"].startswith(own)]
     last = said[0] if said else rows[-1]
     worst = next((row for row in (*said, *rows) if any(words in row for words in _LINKER)), last)
-    place = _PLACE.search(worst)
-    if place is not None:
-        worst = worst.replace(place.group(0), _template(place[1], int(place[2] or place[3]), lines))
+    position = _PLACE.search(worst)
+    if position is not None:
+        worst = worst.replace(position.group(0), _template(position[1], int(position[2] or position[3]), lines))
     return worst + _hint(worst)
 
 
@@ -103,9 +103,9 @@ def _template(source: str, line: int, lines: Sequence[tuple[str, int]]) -> str:
 def _origin(rows: Sequence[str], number: int, lines: Sequence[tuple[str, int]]) -> str:
     """The nearest place in the source for an error in a header. g++ names it just before the error, nvcc after it."""
     for row in [*reversed(rows[:number]), *rows[number + 1 :]]:
-        place, later = _PLACE.search(row), _FROM.search(row)
-        if place is not None:
-            return f" (from {_template(place[1], int(place[2] or place[3]), lines)})"
+        position, later = _PLACE.search(row), _FROM.search(row)
+        if position is not None:
+            return f" (from {_template(position[1], int(position[2] or position[3]), lines)})"
         if later is not None:
             return f" (from {_template(later[2], int(later[1]), lines)})"
     return ""

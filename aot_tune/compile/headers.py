@@ -60,18 +60,18 @@ def sought(source: str, opened: Iterable[str], folders: Sequence[str], log: str 
         log: the compiler's output.
     """
     own = list(opened)
-    found = {path for name in own for path in _before(name, folders)}
+    paths = {path for name in own for path in _before(name, folders)}
     missing = {name for pattern in _MISSING for name in pattern.findall(log)}
     tested = {name for name in _names(source.encode()) if name not in missing}
     for name in (*tested, *missing):
-        found.update(_places(name, folders))
+        paths.update(_places(name, folders))
     for path in own:
         beside = (str(Path(path).parent), *folders)
         for name in headers_tested(os.path.realpath(path)):  # each compile may have its own link to it
-            found.update(_places(name, beside))
+            paths.update(_places(name, beside))
         if missing and not _inside(path, folders):
-            found.update(str(Path(path).parent / name) for name in missing)
-    return sorted(found.difference(own))
+            paths.update(str(Path(path).parent / name) for name in missing)
+    return sorted(paths.difference(own))
 
 
 def _before(path: str, folders: Sequence[str]) -> Iterator[str]:

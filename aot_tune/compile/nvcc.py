@@ -122,15 +122,15 @@ class NvccToolchain(Toolchain):
             ToolchainError: when there is none, or it is not complete.
         """
         if self._toolkit is None or self._environ is None:
-            found = find_nvcc(self._env(), self._system, self._search)
-            self._toolkit = open_toolkit(found.command, self._host().command()[0], self._env())
+            nvcc = find_nvcc(self._env(), self._system, self._search)
+            self._toolkit = open_toolkit(nvcc.command, self._host().command()[0], self._env())
         return self._toolkit
 
     def origin(self) -> str:
         """Which nvcc, and why that one."""
-        found, real = find_nvcc(self._env(), self._system, self._search), self.toolkit().programs["nvcc"]
-        own = os.path.realpath(found.command[0])
-        return f"{shlex.join(found.command)}{f' ({real})' if real != own else ''}, {found.reason}"
+        nvcc, real = find_nvcc(self._env(), self._system, self._search), self.toolkit().programs["nvcc"]
+        program = os.path.realpath(nvcc.command[0])
+        return f"{shlex.join(nvcc.command)}{f' ({real})' if real != program else ''}, {nvcc.reason}"
 
     def cutlass(self) -> Path | None:
         """The include folder of CUTLASS, or None if there is none."""
@@ -141,14 +141,14 @@ class NvccToolchain(Toolchain):
     def identity(self) -> dict[str, str]:
         """nvcc's version, the digests of its parts and of the host compiler, and the digest of CUTLASS's version."""
         toolkit, host = self.toolkit(), self._host()
-        found = {"version": toolkit.version}
-        found |= {name: program_digest(program_state(Path(p))) for name, p in sorted(toolkit.programs.items())}
-        found |= {f"host {name}": text for name, text in host.identity().items()}
-        found |= {f"host {n}": program_digest(program_state(Path(p))) for n, p in self.binutils().items()}
+        identity = {"version": toolkit.version}
+        identity |= {name: program_digest(program_state(Path(p))) for name, p in sorted(toolkit.programs.items())}
+        identity |= {f"host {name}": text for name, text in host.identity().items()}
+        identity |= {f"host {n}": program_digest(program_state(Path(p))) for n, p in self.binutils().items()}
         cutlass = self.cutlass()
         if cutlass is not None:  # headers that an object was made from are also compared one by one
-            found["cutlass"] = program_digest(program_state(cutlass / "cutlass" / "version.h"))
-        return found
+            identity["cutlass"] = program_digest(program_state(cutlass / "cutlass" / "version.h"))
+        return identity
 
     def recipe(self, target: Target) -> dict[str, object]:
         """Flags and the variables that the compiler sees."""
@@ -218,13 +218,13 @@ class NvccToolchain(Toolchain):
         if cutlass is None:
             return {}
         self._run(source, target, folder, (*option_flags(options, folder), *cutlass), timeout)
-        found = {"ptx": b"\n".join(p.read_bytes() for p in sorted(folder.glob("*.ptx")))}
+        texts = {"ptx": b"\n".join(p.read_bytes() for p in sorted(folder.glob("*.ptx")))}
         disassembler = Path(self.toolkit().programs["nvcc"]).with_name("cuobjdump")
         if disassembler.is_file() and (folder / "made.o").is_file():
             argv = [str(disassembler), "-sass", "made.o"]
             done = run(argv, folder=folder, environ=self._child(folder), timeout=timeout, keep=_LISTING)
-            found["sass"] = done.output.encode() if done.code == 0 else b""
-        return {ending: text for ending, text in found.items() if text}
+            texts["sass"] = done.output.encode() if done.code == 0 else b""
+        return {ending: text for ending, text in texts.items() if text}
 
     def link_shared(self, objects: Sequence[Path], out: Path, libraries: Sequence[str] = ()) -> None:
         """Link objects into a shared library that uses dlopen and the shared CUDA runtime, where that is now."""
@@ -251,11 +251,11 @@ class NvccToolchain(Toolchain):
 
         All others are named by their path.
         """
-        place, colon, name = include.partition(":")
-        if not colon or place not in ("cuda", "cutlass"):
+        prefix, colon, name = include.partition(":")
+        if not colon or prefix not in ("cuda", "cutlass"):
             return include
         try:
-            root = self.toolkit().include if place == "cuda" else self.cutlass()
+            root = self.toolkit().include if prefix == "cuda" else self.cutlass()
         except ToolchainError:
             root = None
         return "" if root is None else str(Path(root, name))
@@ -289,10 +289,10 @@ class NvccToolchain(Toolchain):
         """Where CUTLASS is, if the source asks for it. It is passed as a link, so that no path gets into the object."""
         if _CUTLASS.search(source) is None:
             return ()
-        found = self.cutlass()
-        if found is None:
+        cutlass = self.cutlass()
+        if cutlass is None:
             return None
-        (scratch / "cutlass-include").symlink_to(found)
+        (scratch / "cutlass-include").symlink_to(cutlass)
         return ("-I", "cutlass-include")
 
     def _includes(

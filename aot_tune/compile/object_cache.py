@@ -171,9 +171,9 @@ class ObjectCache:
             CacheError: when there is nowhere to put an object.
         """
         key, text = self.key(rendered, target)
-        found = self._lookup(key)
-        if found is not None:
-            return found
+        cached = self._lookup(key)
+        if cached is not None:
+            return cached
         elsewhere = self._in_tiers(key)
         if self._root is not None and self._mode in ("rw", "fresh"):
             try:
@@ -254,16 +254,16 @@ class ObjectCache:
             try:
                 if not tier.usable:
                     continue
-                found = read_entry(folder, key, trusted=tier.trusted, locate=self._locate, tier_of=tier.owner)
+                contents = read_entry(folder, key, trusted=tier.trusted, locate=self._locate, tier_of=tier.owner)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except (OtherSchemaError, CorruptError, CacheError, OSError) as error:
                 tier.pass_over(folder, error)
                 continue
-            if found.made.status != "timeout" or found.made.timeout >= self.timeout:
+            if contents.made.status != "timeout" or contents.made.timeout >= self.timeout:
                 tier.served_object()
-                self.includes.update(found.made.includes)
-                return found
+                self.includes.update(contents.made.includes)
+                return contents
         return None
 
     def _get_locked(
@@ -274,9 +274,9 @@ class ObjectCache:
         private_folder(lock.parent)
         private_folder(folder.parent)
         with FileLock(lock, timeout=2 * self.timeout + 60, poll_interval=0.02, mode=0o600):
-            found = self._lookup(key)  # another process may have made it while we waited
-            if found is not None:
-                return found
+            cached = self._lookup(key)  # another process may have made it while we waited
+            if cached is not None:
+                return cached
             temporary = new_temporary(root / TEMPORARIES)
             try:
                 temporary.mkdir(mode=0o700)
@@ -306,8 +306,8 @@ class ObjectCache:
             folder.mkdir(parents=True, exist_ok=True)
             if elsewhere is not None:
                 copy_entry(folder, elsewhere)
-                found = self._kept[key] = _handed_out(elsewhere.made, key, folder / OBJECT, cached=True)
-                return found
+                cached = self._kept[key] = _handed_out(elsewhere.made, key, folder / OBJECT, cached=True)
+                return cached
             made = self._compile(folder, rendered, target)
         except OSError as error:
             raise CacheError(

@@ -138,7 +138,7 @@ def localize(
 @cache
 def binutils(compiler: Compiler) -> dict[str, str]:
     """Paths of GNU ld and objcopy, as the host compiler finds them."""
-    found = {}
+    programs = {}
     for name, choices in (("ld", ("ld.bfd", "ld")), ("objcopy", ("objcopy",))):
         paths = (program_of(compiler, choice) for choice in choices)
         where = next((p for p in paths if p is not None), None)
@@ -148,5 +148,5 @@ def binutils(compiler: Compiler) -> dict[str, str]:
                 why="a build needs it to prepare objects for the link",
                 fix="install GNU binutils",
             )
-        found[name] = where
-    return found
+        programs[name] = where
+    return programs

@@ -122,8 +122,8 @@ def program_of(compiler: Compiler, name: str) -> str | None:
     """The real path of a part of a C++ compiler, such as its assembler. None if it has no such part."""
     # Scripts around the compiler may print warnings before the answer.
     answer = ask(compiler, f"-print-prog-name={name}").splitlines()
-    found = (shutil.which(line.strip(), path=dict(compiler.environ)["PATH"]) for line in answer if line.strip())
-    return next((os.path.realpath(where) for where in found if where is not None), None)
+    paths = (shutil.which(line.strip(), path=dict(compiler.environ)["PATH"]) for line in answer if line.strip())
+    return next((os.path.realpath(where) for where in paths if where is not None), None)
 
 
 def option_flags(options: CompileOptions, folder: Path) -> list[str]:
@@ -134,7 +134,7 @@ def option_flags(options: CompileOptions, folder: Path) -> list[str]:
         if not link.is_symlink():
             link.symlink_to(include)
         flags.append(f"-Iinclude-{number}")
-    return [*flags, *(f"-D{one}" for one in options.defined()), *options.options]
+    return [*flags, *(f"-D{definition}" for definition in options.defined()), *options.options]
 
 
 def option_key(options: CompileOptions) -> dict[str, object]:
@@ -155,9 +155,9 @@ def library_file(name: str, folders: Sequence[str]) -> str | None:
     for folder in folders:
         exact = [Path(folder, f"lib{name}.so"), Path(folder, f"lib{name}.a")]
         versions = sorted(Path(folder).glob(f"lib{name}.so.*"), key=lambda p: len(p.name))
-        found = next((p for p in (exact[0], *versions, exact[1]) if p.is_file()), None)
-        if found is not None:
-            return str(found)
+        path = next((p for p in (exact[0], *versions, exact[1]) if p.is_file()), None)
+        if path is not None:
+            return str(path)
     return None
 
 

@@ -234,7 +234,7 @@ class Toolchain(ABC):
         Raises:
             ToolchainError: when one does not exist.
         """
-        found = []
+        files = []
         for library in options.libraries:
             name = str(library).removeprefix("-l")
             file = name if "/" in name else self._library(name)
@@ -244,8 +244,8 @@ class Toolchain(ABC):
                     why=f"lib{name}.so and lib{name}.a are in none of the linker's folders" if file is None else "",
                     fix="install it with its files for development, or give its path",
                 )
-            found.append(file)
-        return tuple(found)
+            files.append(file)
+        return tuple(files)
 
     def _library(self, name: str) -> str | None:  # noqa: ARG002
         """The file of a library by its name."""
@@ -289,15 +289,15 @@ class CompilersElsewhere(Protocol):
 def toolchains() -> Mapping[str, Toolchain]:
     """All backends by name, as found in this folder and below."""
     package = importlib.import_module(__package__ or "aot_tune.compile")
-    found: dict[str, Toolchain] = {}
+    by_name: dict[str, Toolchain] = {}
     for module in sorted(m.name for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")):
         offered = getattr(importlib.import_module(module), "TOOLCHAIN", None)
         if offered is None:
             continue
         if not isinstance(offered, Toolchain):
             raise ToolchainError(f"TOOLCHAIN of module {module} is not derived from Toolchain")
-        found[offered.name] = offered
-    return found
+        by_name[offered.name] = offered
+    return by_name
 
 
 def toolchain_for(backend: str, environ: Mapping[str, str] | None = None) -> Toolchain:
@@ -319,11 +319,11 @@ def target_by_name(name: str) -> Target:
     Raises:
         ToolchainError: when no backend has it, with the nearest names.
     """
-    known = {t.name: t for chain in toolchains().values() for t in chain.targets()}
+    by_name = {t.name: t for chain in toolchains().values() for t in chain.targets()}
     try:
-        return known[name]
+        return by_name[name]
     except KeyError:
-        fix = did_you_mean(_spelled(name), [*known, *{t.family for t in known.values()}, "native"])
+        fix = did_you_mean(_spelled(name), [*by_name, *{t.family for t in by_name.values()}, "native"])
         raise ToolchainError(f"unknown target {name!r}", why="semicolons separate targets", fix=fix) from None
 
 
@@ -342,8 +342,8 @@ def _spelled(name: str) -> str:
 
 def native_targets() -> list[Target]:
     """Targets of all backends that run on this machine, by family and level."""
-    found = {t.name: t for chain in toolchains().values() for t in chain.native()}
-    return sorted(found.values(), key=lambda t: (t.family, t.level, t.name))
+    by_name = {t.name: t for chain in toolchains().values() for t in chain.native()}
+    return sorted(by_name.values(), key=lambda t: (t.family, t.level, t.name))
 
 
 def families_of(chain: Toolchain) -> frozenset[str]:
@@ -357,6 +357,6 @@ def generic_targets(targets: Iterable[Target]) -> tuple[Target, ...]:
     These are the baselines that a device of some target runs, and the baseline of CPUs, which every library supports.
     """
     wanted = tuple(targets)
-    known = {t.name: t for chain in toolchains().values() for t in chain.baselines()}
-    found = [t for t in known.values() if t.on_host or any(t.meets(w) for w in wanted)]
-    return tuple(sorted(found, key=lambda t: (t.family, t.level, t.name)))
+    by_name = {t.name: t for chain in toolchains().values() for t in chain.baselines()}
+    needed = [t for t in by_name.values() if t.on_host or any(t.meets(w) for w in wanted)]
+    return tuple(sorted(needed, key=lambda t: (t.family, t.level, t.name)))

@@ -118,8 +118,8 @@ def find_nvcc(environ: Mapping[str, str], system: Path = SYSTEM_CUDA, search: Se
             for w in wheels
         ),
     ]
-    for place, reason in places:
-        program = shutil.which("nvcc", path=place)
+    for searched, reason in places:
+        program = shutil.which("nvcc", path=searched)
         if program is not None:
             return FoundNvcc((str(Path(program).absolute()),), reason)
     raise ToolchainError(
@@ -150,7 +150,7 @@ def find_cutlass(environ: Mapping[str, str], search: Sequence[str] | None = None
     folders = [Path(named), Path(named, "include")] if named else []
     if not named:
         imports = sys.path if search is None else search
-        folders = [Path(place, "cutlass_library", "source", "include") for place in imports]
+        folders = [Path(root, "cutlass_library", "source", "include") for root in imports]
     for folder in folders:
         if Path(folder, "cutlass", "version.h").is_file():
             return folder.resolve()
@@ -165,8 +165,8 @@ def find_cutlass(environ: Mapping[str, str], search: Sequence[str] | None = None
 
 def _wheel_folders(folder: str) -> list[Path]:
     """Program folders of the wheels below an import folder, such as nvidia/cu13/bin. The newest comes first."""
-    found = Path(folder or ".", "nvidia").glob("cu[0-9]*/bin")
-    return sorted(found, key=lambda p: (len(p.parent.name), p.parent.name), reverse=True)
+    folders = Path(folder or ".", "nvidia").glob("cu[0-9]*/bin")
+    return sorted(folders, key=lambda p: (len(p.parent.name), p.parent.name), reverse=True)
 
 
 @cache

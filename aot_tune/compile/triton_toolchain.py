@@ -163,11 +163,11 @@ class TritonToolchain(Toolchain):
 
     def identity(self) -> dict[str, str]:
         """Triton's version, the digests of its compilers and its Python code, and the C++ compiler's identity."""
-        found = find_triton(self._search)
-        programs = {Path(p).name: found.folder / p for p in _PROGRAMS if (found.folder / p).is_file()}
-        identity = {"version": found.version, "python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
+        installed = find_triton(self._search)
+        programs = {Path(p).name: installed.folder / p for p in _PROGRAMS if (installed.folder / p).is_file()}
+        identity = {"version": installed.version, "python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
         identity |= {name: program_digest(program_state(path)) for name, path in sorted(programs.items())}
-        identity["library"] = _library_digest(found.folder)
+        identity["library"] = _library_digest(installed.folder)
         return identity | {f"host {name}": text for name, text in self._cxx().identity().items()}
 
     def memory_per_job(self) -> int:
@@ -254,8 +254,8 @@ class TritonToolchain(Toolchain):
 
     def locate(self, include: str) -> str:
         """Headers of launchers are named launcher:..., and all others by their path."""
-        place, colon, name = include.partition(":")
-        return str(LAUNCHER / name) if colon and place == "launcher" else include
+        prefix, colon, name = include.partition(":")
+        return str(LAUNCHER / name) if colon and prefix == "launcher" else include
 
     def _embed(self, source: str, image: Image, out: Path, timeout: float, began: float, memory: int) -> Object:
         """Compile the launcher with the image in it."""

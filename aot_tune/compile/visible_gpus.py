@@ -157,8 +157,8 @@ def installed_torch() -> tuple[str, str | None] | None:
         text = Path(spec.origin or "").with_name("version.py").read_text() if spec is not None else ""
     except (OSError, ImportError, ValueError):
         return None
-    found = dict(_TORCH.findall(text))
-    return (found["__version__"], found.get("cuda")) if "__version__" in found else None
+    versions = dict(_TORCH.findall(text))
+    return (versions["__version__"], versions.get("cuda")) if "__version__" in versions else None
 
 
 def check_usable(query: DeviceQuery) -> None:

@@ -135,9 +135,9 @@ class Environment:
                 fix="put an end to it with a condition, or include less",
             ) from None
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
-            known = [n for n in names if not n.startswith("_")]
+            public = [n for n in names if not n.startswith("_")]
             match = re.match(r"'(\w+)' is undefined", str(error))
-            fix = did_you_mean(match.group(1), known) if match else ""
+            fix = did_you_mean(match.group(1), public) if match else ""
             raise RenderError(_placed(error, template, str(error)), fix=fix) from error
 
 

@@ -222,7 +222,7 @@ class _NativeSource:
         self._where = f"kernel {operator.name}/{candidate.label}"
         self._buffers: list[Buffer] = []
         for function in kernel.functions:
-            self._buffers += [b for b in function.buffers() if not any(b is one for one in self._buffers)]
+            self._buffers += [b for b in function.buffers() if not any(b is listed for listed in self._buffers)]
 
     def text(self) -> str:
         files = {f.place: f.text for f in self._kernel.functions}
@@ -231,7 +231,7 @@ class _NativeSource:
         parts += [cpp_text("native_unsigned.h")] if any(s.dtype_name == "u64" for s in self._op.scalars) else []
         parts += [cpp_text("native_launch.cuh")] if self._cuda else []
         parts += [f"#define {name} {value}\n" for name, value in self._macros().items()]
-        parts += [mark_lines(text, place) + "\n" for place, text in files.items()]
+        parts += [mark_lines(text, path) + "\n" for path, text in files.items()]
         parts += [mark_lines("\n", self._candidate.kernel), f"namespace {_NAMESPACE} {{\n\n"]
         parts += [self._workspace(), self._preload() if self._cuda else "", self._launch()]
         return self._hooks.finalize("".join([*parts, f"\n}}  // namespace {_NAMESPACE}\n"]))
@@ -239,16 +239,16 @@ class _NativeSource:
     # -- what is known when it is compiled -----------------------------------------------------------------------
 
     def _macros(self) -> dict[str, str]:
-        found: dict[str, str] = {}
+        macros: dict[str, str] = {}
         for function in self._kernel.functions:
             if function.macros is not None:
-                found |= {n: self._constant(v, f"macro {n!r}", macro=True) for n, v in function.macros.items()}
+                macros |= {n: self._constant(v, f"macro {n!r}", macro=True) for n, v in function.macros.items()}
                 continue
             taken = function.own_parameters()
             for name, value in self._candidate.config.items():
                 if name not in taken and name in function.seen:
-                    found[name] = self._printed(value, macro=True)
-        return found
+                    macros[name] = self._printed(value, macro=True)
+        return macros
 
     def _called(self, function: NativeFunction) -> str:
         """The function's name with the arguments of its template."""
@@ -259,15 +259,15 @@ class _NativeSource:
             named = declared.template[: len(given)] if declared is not None else tuple(map(str, range(len(given))))
             given = dict(zip(named, given, strict=True))
         order = declared.template if declared is not None else tuple(given)
-        found = []
-        for one in order:
-            if one in given:
-                found.append(self._constant(given[one], f"template argument {one!r}"))
-            elif one in self._candidate.config:
-                found.append(self._printed(self._candidate.config[one]))
+        values = []
+        for parameter in order:
+            if parameter in given:
+                values.append(self._constant(given[parameter], f"template argument {parameter!r}"))
+            elif parameter in self._candidate.config:
+                values.append(self._printed(self._candidate.config[parameter]))
             else:
                 break  # it and what follows it have defaults
-        return f"::{name}<{', '.join(found)}>" if order else f"::{name}"
+        return f"::{name}<{', '.join(values)}>" if order else f"::{name}"
 
     def _constant(self, given: NativeArgument, what: str, *, macro: bool = False) -> str:
         if isinstance(given, Code):
@@ -341,7 +341,7 @@ class _NativeSource:
         """The statements of one function: memory that is set to 0, structs, checks of the types, and the call."""
         earlier = [b for f in self._kernel.functions[:number] for b in f.buffers()]
         for buffer in function.buffers():
-            if buffer.zero and not any(buffer is one for one in earlier):
+            if buffer.zero and not any(buffer is other for other in earlier):
                 yield self._zero(buffer)
         name, arguments = f"aot_function_{number}", self._arguments(function)
         yield f"constexpr auto {name} = &{self._called(function)};"
@@ -366,7 +366,7 @@ class _NativeSource:
     def _arguments(self, function: NativeFunction) -> list[tuple[str, NativeArgument]]:
         given = function.arguments
         if not isinstance(given, Mapping):
-            return [(str(i), one) for i, one in enumerate(given)]
+            return [(str(i), argument) for i, argument in enumerate(given)]
         assert function.declared is not None
         names = {*self._op.dims, *self._op.arguments}
         left: dict[str, NativeArgument] = {
@@ -380,8 +380,8 @@ class _NativeSource:
         if isinstance(given, Struct):
             yield f"{given.type_name} {name}_value{{}};"
             yield f"bool {name}_lost = false;"
-            for number, (field, one) in enumerate(given.fields.items()):
-                yield from self._value(f"{name}_{number}", one, lost)
+            for number, (field, argument) in enumerate(given.fields.items()):
+                yield from self._value(f"{name}_{number}", argument, lost)
                 yield f"assign({name}_value.{field}, {name}_{number}, &{name}_lost);"
             yield f"if ({name}_lost) return unavailable;"
             yield f"const Value<{given.type_name}> {name}{{{name}_value}};"
@@ -478,7 +478,7 @@ def token_text(source: str) -> str:
 
     A line of the preprocessor counts as a whole, with each run of spaces as one: `#define F (x)` is not `#define F(x)`.
     """
-    found: list[str] = []
+    texts: list[str] = []
     pending = ""
     for line in source.split("\n"):
         text = pending + line
@@ -488,10 +488,10 @@ def token_text(source: str) -> str:
             continue
         pending = ""
         if tokens:
-            found.append(tokens)
+            texts.append(tokens)
     if pending:  # what never ends cannot be compiled: any text that is its own will do
-        found.append(pending)
-    return "\n".join(found)
+        texts.append(pending)
+    return "\n".join(texts)
 
 
 @lru_cache(maxsize=1 << 15)
@@ -507,11 +507,11 @@ def _tokens(text: str) -> str | None:
         if "/*" in _COMMENT.sub("", text):
             return None
         return f"{' '.join(_COMMENT.sub(lambda m: m.group(1) or ' ', text).split())}\n"
-    found = []
+    tokens = []
     for match in _TOKEN.finditer(text):
         token, comment = match.group("token", "comment")
         if comment == "/*" or (match["end"] is not None and match["raw"] is None):
             return None
         if token is not None:
-            found.append(token)
-    return "\n".join(found)
+            tokens.append(token)
+    return "\n".join(tokens)

@@ -183,21 +183,21 @@ class CxxFunctions:
     def stride(self, tensor: str, axis: int) -> str:
         """The stride of a tensor's axis in elements."""
         self._axis(tensor, axis)
-        known = self._stride_constant(tensor, axis)
-        return f"{tensor}->strides[{axis}]" if known is None else f"INT64_C({known})"
+        constant = self._stride_constant(tensor, axis)
+        return f"{tensor}->strides[{axis}]" if constant is None else f"INT64_C({constant})"
 
     def present(self, tensor: str) -> str:
         """Whether an optional tensor was passed, as a C++ condition."""
         if not self._tensor(tensor).optional:
             return "true"
-        known = self._constants.get(f"present.{tensor}")
-        return f"({tensor} != nullptr)" if known is None else ("true" if known else "false")
+        constant = self._constants.get(f"present.{tensor}")
+        return f"({tensor} != nullptr)" if constant is None else ("true" if constant else "false")
 
     def attr(self, name: str) -> str:
         """The index of an attribute's value."""
         self._attribute_choices(name)
-        known = self._constants.get(f"attribute.{name}")
-        return name if known is None else str(known)
+        constant = self._constants.get(f"attribute.{name}")
+        return name if constant is None else str(constant)
 
     def attr_value(self, name: str, choice: str) -> int:
         """The index of one choice of an attribute."""
@@ -227,10 +227,10 @@ class CxxFunctions:
             raise _wrong_indices(tensor, declared.rank, indices, "that many or fewer")
         terms = []
         for axis, index in enumerate(indices):
-            known = self._stride_constant(tensor, axis)
-            if known == 0:
+            constant = self._stride_constant(tensor, axis)
+            if constant == 0:
                 continue
-            terms.append(f"({index})" if known == 1 else f"({index}) * {self.stride(tensor, axis)}")
+            terms.append(f"({index})" if constant == 1 else f"({index}) * {self.stride(tensor, axis)}")
         return " + ".join([self.ptr(tensor), *terms])
 
     def load(self, tensor: str, indices: Sequence[str], lanes: int = 1, count: str | None = None) -> str:
@@ -281,15 +281,15 @@ class CxxFunctions:
         self, steps: Sequence[EpilogueStep], indices: Sequence[str], lanes: int = 1, count: str | None = None
     ) -> list[str]:
         """Statements that take the variable `aot_v` through steps."""
-        found: list[str] = []
+        statements: list[str] = []
         for s in steps:
             if isinstance(s, Compute):
-                found += self._compute(s, indices, "aot_v", lanes, count)
+                statements += self._compute(s, indices, "aot_v", lanes, count)
             elif isinstance(s, AddTensor):
-                found.append(self._add(s, indices, lanes, count))
+                statements.append(self._add(s, indices, lanes, count))
             else:
-                found.append(self._activate(s.attribute))
-        return found
+                statements.append(self._activate(s.attribute))
+        return statements
 
     def epilogue_functions(self) -> str:
         """Functions that `store_output` calls; `common/math.h.j2` has it at its end."""
@@ -307,18 +307,18 @@ class CxxFunctions:
         `compute(indices, variable)`, a statement.
         """
         self._all_indices(self.epilogue_output(), indices)
-        found = []
+        steps = []
         for step in self._epilogue().steps:
             if isinstance(step, AddTensor):
                 own = [indices[axis] for axis in step.axes]
-                found.append(SimpleNamespace(tensor=step.tensor, axes=step.axes, indices=own))
+                steps.append(SimpleNamespace(tensor=step.tensor, axes=step.axes, indices=own))
             elif isinstance(step, Compute):
-                found.append(SimpleNamespace(compute=self._computing(step)))
+                steps.append(SimpleNamespace(compute=self._computing(step)))
             else:
                 choices = enumerate(self._attribute_choices(step.attribute))
                 functions = [(i, self.activation(c)) for i, c in choices if c != "none"]
-                found.append(SimpleNamespace(attribute=step.attribute, functions=functions))
-        return found
+                steps.append(SimpleNamespace(attribute=step.attribute, functions=functions))
+        return steps
 
     def activation(self, choice: str) -> str:
         """The name of the function that an activation other than `none` calls."""
@@ -337,8 +337,8 @@ class CxxFunctions:
 
     def _element(self, tensor: str, indices: Sequence[str]) -> str:
         """The element as a value, which is float where its own dtype is narrower."""
-        one = f"*({self.address(tensor, indices)})"
-        return f"static_cast<float>({one})" if self._tensor(tensor).dtype.name in NARROW else one
+        element = f"*({self.address(tensor, indices)})"
+        return f"static_cast<float>({element})" if self._tensor(tensor).dtype.name in NARROW else element
 
     def _activation_functions(self) -> str:
         steps = self._op.epilogue.steps if self._op.epilogue else ()
@@ -358,9 +358,9 @@ class CxxFunctions:
         return "namespace {\n" + "".join(functions) + "}  // namespace\n" if functions else ""
 
     def _activate(self, attribute: str) -> str:
-        known = self._constants.get(f"attribute.{attribute}")
-        if known is not None:
-            choice = self._attribute_choices(attribute)[known]
+        constant = self._constants.get(f"attribute.{attribute}")
+        if constant is not None:
+            choice = self._attribute_choices(attribute)[constant]
             return "" if choice == "none" else f"aot_v = {self.activation(choice)}(aot_v);"
         value = self.attr(attribute)
         choices = self._attribute_choices(attribute)
@@ -373,28 +373,28 @@ class CxxFunctions:
         return f"if ({self.present(step.tensor)}) {{ {add} }}"
 
     def _add_lanes(self, step: AddTensor, own: list[str], lanes: int, count: str | None, last_axis: int) -> str:
-        one = self._element(step.tensor, own)
+        element = self._element(step.tensor, own)
         if lanes == 1 or step.axes[-1] != last_axis:  # lanes run along the output's last axis
-            return f"aot_v += {one};"
+            return f"aot_v += {element};"
         axis = len(own) - 1
         start = self.address(step.tensor, own)
         many = f"vload<{lanes}>({start})" if count is None else f"vload_partial<{lanes}>({start}, {count})"
-        known = self._stride_constant(step.tensor, axis)
-        if known == 1:
+        constant = self._stride_constant(step.tensor, axis)
+        if constant == 1:
             return f"aot_v += {many};"
         upto = str(lanes) if count is None else f"({count})"
         gather = (
             f"for (int64_t aot_l = 0; aot_l < {upto}; ++aot_l) "
             f"aot_v[aot_l] += ({start})[aot_l * {self.stride(step.tensor, axis)}];"
         )
-        if known is not None:
+        if constant is not None:
             return gather
         return f"if ({self.stride(step.tensor, axis)} == 1) {{ aot_v += {many}; }} else {{ {gather} }}"
 
     def _tensor(self, name: str) -> Tensor:
-        known = [t.name for t in self._op.tensors]
-        if name not in known:
-            raise RenderError(f"operator {self._op.name!r} has no tensor {name!r}", fix=did_you_mean(str(name), known))
+        names = [t.name for t in self._op.tensors]
+        if name not in names:
+            raise RenderError(f"operator {self._op.name!r} has no tensor {name!r}", fix=did_you_mean(str(name), names))
         return self._op.tensor(name)
 
     def _axis(self, tensor: str, axis: int) -> None:
@@ -561,18 +561,18 @@ class CudaFunctions(CxxFunctions):
     def stride(self, tensor: str, axis: int) -> str:
         """The stride of a tensor's axis in elements."""
         self._axis(tensor, axis)
-        known = self._stride_constant(tensor, axis)
-        return f"args.stride_{tensor}[{axis}]" if known is None else f"INT64_C({known})"
+        constant = self._stride_constant(tensor, axis)
+        return f"args.stride_{tensor}[{axis}]" if constant is None else f"INT64_C({constant})"
 
     def present(self, tensor: str) -> str:
         """Whether an optional tensor was passed, as a C++ condition."""
-        known = super().present(tensor)
-        return f"(args.{tensor} != nullptr)" if known == f"({tensor} != nullptr)" else known
+        condition = super().present(tensor)
+        return f"(args.{tensor} != nullptr)" if condition == f"({tensor} != nullptr)" else condition
 
     def attr(self, name: str) -> str:
         """The index of an attribute's value."""
-        known = super().attr(name)
-        return f"args.{name}" if known == name else known
+        text = super().attr(name)
+        return f"args.{name}" if text == name else text
 
     def unroll(self, count: int) -> str:
         """Ask the compiler to unroll the loop that follows."""
@@ -624,8 +624,8 @@ class CudaFunctions(CxxFunctions):
         return f"to_float(from_float<{dtype(dtype_name).cuda}>({value}))"
 
     def _element(self, tensor: str, indices: Sequence[str]) -> str:
-        one = f"*({self.address(tensor, indices)})"
-        return f"to_float({one})" if _is_computed_as_float(self._tensor(tensor)) else one
+        element = f"*({self.address(tensor, indices)})"
+        return f"to_float({element})" if _is_computed_as_float(self._tensor(tensor)) else element
 
     def _single(self, lanes: int, count: str | None) -> None:
         if lanes != 1 or count is not None:

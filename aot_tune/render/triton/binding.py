@@ -86,12 +86,12 @@ def resolved(kernel: Kernel, target: str) -> Kernel:
         check_guard_parameters(kernel)
         return kernel
     listed: tuple[dict[str, ConfigValue], ...] = ()
-    for one in ({n: v for n, v in c.items() if v is not None} for c in inspection.configs):
-        listed += (one,) if one not in listed else ()
+    for config in ({n: v for n, v in c.items() if v is not None} for c in inspection.configs):
+        listed += (config,) if config not in listed else ()
     listed = listed[:1] if kernel.generic else listed
-    found = replace(kernel, listed=listed, order=listed)
-    check_guard_parameters(found)
-    return found
+    complete = replace(kernel, listed=listed, order=listed)
+    check_guard_parameters(complete)
+    return complete
 
 
 def bind(operator: Operator, kernel: Kernel, target: str) -> tuple[Argument, ...]:
@@ -131,9 +131,9 @@ def _argument(
         return Argument(parameter=p, kind="parameter")
     if p.name in {t.name for t in operator.tensors} | {s.name for s in operator.scalars}:
         return _given(operator, kernel, p, p.name)
-    known = {**{d: dim(d) for d in operator.dims}, **function.options}  # the JIT passes an option to both
-    if p.name in known:
-        return _given(operator, kernel, p, known[p.name])
+    by_name = {**{d: dim(d) for d in operator.dims}, **function.options}  # the JIT passes an option to both
+    if p.name in by_name:
+        return _given(operator, kernel, p, by_name[p.name])
     if p.has_default:  # a text is no name of a tensor there
         default = of_data(p.default)
         text = Argument(parameter=p, kind="constant", value=default)
@@ -167,8 +167,8 @@ def _given(operator: Operator, kernel: Kernel, p: KernelParameter, given: Kernel
     if isinstance(given, str) and not p.constexpr:
         scalars = [s.name for s in operator.scalars]
         if given not in scalars:
-            known = [*tensors, *scalars]
-            raise SpecError(f"{where}: {given!r} is no tensor or scalar", fix=did_you_mean(given, known))
+            names = [*tensors, *scalars]
+            raise SpecError(f"{where}: {given!r} is no tensor or scalar", fix=did_you_mean(given, names))
         return Argument(parameter=p, kind="scalar", value=given)
     if isinstance(given, Expr):
         return Argument(parameter=p, kind="integer", expr=given)
@@ -184,9 +184,9 @@ def _fragment(operator: Operator, where: str, p: KernelParameter, name: str) -> 
             why="it is a function, which is known when the kernel is compiled",
             fix=f"write {p.name}: tl.constexpr",
         )
-    known = [*operator.fragments, *([EPILOGUE] if operator.epilogue is not None else [])]
-    if name not in known:
-        raise SpecError(f"{where}: the operator has no fragment {name!r}", fix=did_you_mean(name, known))
+    fragments = [*operator.fragments, *([EPILOGUE] if operator.epilogue is not None else [])]
+    if name not in fragments:
+        raise SpecError(f"{where}: the operator has no fragment {name!r}", fix=did_you_mean(name, fragments))
     return Argument(parameter=p, kind="fragment", value=name)
 
 

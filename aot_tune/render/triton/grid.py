@@ -36,17 +36,17 @@ def grid_values(
     arguments: Sequence[Argument], config: Mapping[str, Any], pins: Mapping[str, int], facts: Mapping[str, int]
 ) -> dict[str, Any]:
     """What a grid gets by name: config values, and integers and constants that are arguments."""
-    found: dict[str, Any] = dict(config)
+    values: dict[str, Any] = dict(config)
     for a in arguments:
         if a.kind == "integer" and a.expr is not None:
             expr = a.expr.substitute(facts)
-            known = pins.get(a.name, expr.value if expr.op == "const" else None)
-            found[a.name] = expr if known is None else int(known)
+            constant = pins.get(a.name, expr.value if expr.op == "const" else None)
+            values[a.name] = expr if constant is None else int(constant)
         elif a.kind == "constant":
-            found[a.name] = a.value
+            values[a.name] = a.value
         elif a.kind == "pointer" and pins.get(f"{a.name}.none"):
-            found[a.name] = None
-    return found
+            values[a.name] = None
+    return values
 
 
 def trace_grid(

@@ -181,9 +181,9 @@ class _Scene:
         for name, value in self.config.items():
             spread = next((p.values for p in kernel.parameters if p.name == name), ())
             named = isinstance(value, str)
-            known = value if not named else spread.index(value) if value in spread else None
-            if known is not None and not isinstance(value, float):
-                self.facts[f"parameter.{name}"] = int(known)
+            fact = value if not named else spread.index(value) if value in spread else None
+            if fact is not None and not isinstance(value, float):
+                self.facts[f"parameter.{name}"] = int(fact)
         for variable, choices in operator.dtypes.items():
             chosen = candidate.dtypes.get(variable, choices[0])
             self.facts[f"dtype.{variable}"] = choices.index(chosen)
@@ -206,27 +206,27 @@ class _Scene:
 
     def options(self, function: TritonFunction, inspection: Declarations) -> dict[str, int | bool]:
         """Launch options: a config's before the function's."""
-        found: dict[str, int | bool] = {}
+        options: dict[str, int | bool] = {}
         for name, option in function.options.items():
             if f"option.{name}" in self.pins:
-                found[name] = self.pins[f"option.{name}"]
+                options[name] = self.pins[f"option.{name}"]
             elif isinstance(option, Expr):
-                found[name] = self._known(option, f"the launch option {name!r}")
+                options[name] = self._known(option, f"the launch option {name!r}")
             else:
-                found[name] = option
+                options[name] = option
         for name in (*OPTIONS, *(AMD_OPTIONS if self.target.family == "hip" else ())):
             value = self.config.get(name)
             if isinstance(value, (str, float)):
                 raise RenderError(f"{self.what}: launch option {name}={value!r} is not an integer")
             if value is not None:
-                found[name] = value
+                options[name] = value
         if function.launch_pdl and self.target.family == "cuda" and self.target.level >= _FIRST_WITH_PDL:
-            found["launch_pdl"] = True
+            options["launch_pdl"] = True
         if function.cooperative:
-            found["launch_cooperative_grid"] = True
+            options["launch_cooperative_grid"] = True
         if inspection.debug:
-            found["debug"] = True
-        return dict(sorted(found.items()))
+            options["debug"] = True
+        return dict(sorted(options.items()))
 
     def _pointer(self, a: Argument) -> Passed:
         if self.pins.get(f"{a.name}.none"):
@@ -376,19 +376,19 @@ def _zeroed(
 ) -> tuple[Passed, ...]:
     """Arguments whose memory is set to 0 before a launch: those declared, and those of the autotuner."""
     by_name = {p.name: p for p in passed}
-    found = [p for p in passed if p.argument.buffer is not None and p.argument.buffer.zero]
+    zeroed = [p for p in passed if p.argument.buffer is not None and p.argument.buffer.zero]
     for name in dict.fromkeys((*function.reset_to_zero, *inspection.reset_to_zero)):
-        one = by_name.get(name)
-        written = one is not None and one.argument.tensor and operator.tensor(one.argument.tensor).output
-        if one is None or not (written or one.argument.buffer is not None):
+        entry = by_name.get(name)
+        written = entry is not None and entry.argument.tensor and operator.tensor(entry.argument.tensor).output
+        if entry is None or not (written or entry.argument.buffer is not None):
             raise RenderError(
                 f"{what}: reset_to_zero names {name!r}, which is no output or buffer that the kernel is passed",
                 why="inputs are not changed, and the kernel reads what an inout tensor holds",
                 fix="name a kernel argument that is an output, or make it a Buffer",
             )
-        if one not in found and one.type != "constexpr":
-            found.append(one)
-    return tuple(found)
+        if entry not in zeroed and entry.type != "constexpr":
+            zeroed.append(entry)
+    return tuple(zeroed)
 
 
 def _render_launcher(launch: Launch) -> str:
@@ -543,9 +543,9 @@ class _Writer:
             return f"int64_t{{{self.cxx.present(name)}}}"
         if kind == "alignment" and tensor is not None:
             return f"launcher::alignment_of({self._data(tensor)})"
-        known = [*self.op.dims, *self.launch.facts, "device.multiprocessors"]
+        facts = [*self.op.dims, *self.launch.facts, "device.multiprocessors"]
         raise RenderError(
-            f"{self.launch.what}: {which} uses {fact!r}, which is not known at a call", fix=did_you_mean(fact, known)
+            f"{self.launch.what}: {which} uses {fact!r}, which is not known at a call", fix=did_you_mean(fact, facts)
         )
 
     def _stride(self, tensor: Tensor, axis: int) -> str:

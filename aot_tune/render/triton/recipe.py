@@ -61,11 +61,11 @@ class TritonFragment(msgspec.Struct, frozen=True, kw_only=True):
 
     def program(self) -> Program:
         """The program that it is of."""
-        found = []
+        instructions = []
         for op, value, kind, args, trusted in self.instructions:
             constant = float.fromhex(value) if op == "constant" and kind == FLOAT else value
-            found.append(Instruction(OPS.get(op, op), constant, tuple(args), kind, tuple(trusted)))
-        return Program(tuple(found), tuple(self.indices))
+            instructions.append(Instruction(OPS.get(op, op), constant, tuple(args), kind, tuple(trusted)))
+        return Program(tuple(instructions), tuple(self.indices))
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -157,18 +157,18 @@ def fragment_data(op: Operator, name: str) -> TritonFragment:
         shape, wide = [e.data() for e in tensor.shape], tensor.dtype.name in ("i64", "u32", "u64")
         tensors[tensor.name] = TritonOperand(shape=shape, optional=tensor.optional, wide=wide)
     listed = []
-    for one in program.instructions:
-        value = one.value.hex() if isinstance(one.value, float) else one.value
-        listed.append((NAMES.get(one.op, one.op), value, one.kind, list(one.args), list(one.trusted)))
+    for step in program.instructions:
+        value = step.value.hex() if isinstance(step.value, float) else step.value
+        listed.append((NAMES.get(step.op, step.op), value, step.kind, list(step.args), list(step.trusted)))
     indices = [f"i{i}" if i.isdigit() else i for i in program.indices]
     renamed = [(o, f"i{v}" if o == "index" and str(v).isdigit() else v, k, a, t) for o, v, k, a, t in listed]
-    found = TritonFragment(name=name, indices=indices, instructions=renamed, tensors=tensors)
-    for taken in sorted({name, *indices, *parameters_of(found)} & _TAKEN):
+    fragment = TritonFragment(name=name, indices=indices, instructions=renamed, tensors=tensors)
+    for taken in sorted({name, *indices, *parameters_of(fragment)} & _TAKEN):
         raise RenderError(
             f"operator {op.name!r}: fragment {name!r} is a function of Triton, where {taken!r} is something else",
             fix="rename what is called so",
         )
-    return msgspec.structs.replace(found, digest=hashlib.sha256(function_source(found).encode()).hexdigest())
+    return msgspec.structs.replace(fragment, digest=hashlib.sha256(function_source(fragment).encode()).hexdigest())
 
 
 def _check_extent(extent: Expr, what: str) -> None:
@@ -178,15 +178,15 @@ def _check_extent(extent: Expr, what: str) -> None:
             why="the function compares indices with extents, which it is passed as dims",
             fix="make that extent a dim of its own",
         )
-    for one in extent.args:
-        _check_extent(one, what)
+    for part in extent.args:
+        _check_extent(part, what)
 
 
 def function_source(fragment: TritonFragment) -> str:
     """The text of a module that defines the fragment as a @triton.jit function of its name."""
     operands = {
-        name: Operand([Expr.of(extent).key() for extent in one.shape], one.optional, one.wide)
-        for name, one in fragment.tensors.items()
+        name: Operand([Expr.of(extent).key() for extent in operand.shape], operand.optional, operand.wide)
+        for name, operand in fragment.tensors.items()
     }
     parameters = ", ".join(["aot_value", *fragment.indices, *parameters_of(fragment)])
     head = f"import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef {fragment.name}({parameters}):\n"

@@ -127,7 +127,7 @@ def generic_pins(
         elif a.name in function.narrow and a.expr is not None:
             _check_fits(operator, kernel, a, a.expr.substitute(config_facts(config)), target)
     compiled_in = _compiled_in(operator, kernel, config, target)
-    return [pins | one for one in _combinations(operator, compiled_in, dtypes or {}, where)]
+    return [pins | combination for combination in _combinations(operator, compiled_in, dtypes or {}, where)]
 
 
 def _check_fits(operator: Operator, kernel: Kernel, a: Argument, value: Expr, target: str) -> None:
@@ -166,20 +166,20 @@ def _values(
 def _compiled_in(operator: Operator, kernel: Kernel, config: Mapping[str, ConfigValue], target: str) -> dict[str, Expr]:
     """Pins to what they are of a call: constexprs and launch options that depend on it, and absent tensors."""
     function, _ = inspection_of(kernel, target)
-    known = config_facts(config)
-    found: dict[str, Expr] = {}
+    facts = config_facts(config)
+    exprs: dict[str, Expr] = {}
     for a in bind(operator, kernel, target):
         if a.kind == "pointer" and operator.tensor(a.tensor).optional:
-            found[f"{a.name}.none"] = present(a.tensor) == 0
+            exprs[f"{a.name}.none"] = present(a.tensor) == 0
         if a.kind == "integer" and a.parameter.constexpr and _depends(a.expr, config):
             _no_device(kernel, a.expr, f"constexpr {a.name!r}")
             assert a.expr is not None
-            found[a.name] = a.expr.substitute(known)
+            exprs[a.name] = a.expr.substitute(facts)
     for name, option in function.options.items():
         if isinstance(option, Expr) and name not in config and _depends(option, config):
             _no_device(kernel, option, f"launch option {name!r}")
-            found[f"option.{name}"] = option.substitute(known)
-    return found
+            exprs[f"option.{name}"] = option.substitute(facts)
+    return exprs
 
 
 def _no_device(kernel: Kernel, expr: Expr | None, what: str) -> None:
@@ -196,15 +196,15 @@ def guards(
 ) -> tuple[Expr, ...]:
     """The conditions under which a candidate with these pins is right."""
     function, _ = inspection_of(kernel, target)
-    found: list[Expr] = []
+    conditions: list[Expr] = []
     for a in bind(operator, kernel, target):
         if a.descriptor is not None:
-            found += _conditions(operator, a.descriptor, requires_of(kernel, config))
-        found += _guards_of(operator, a, config, pins)
+            conditions += _conditions(operator, a.descriptor, requires_of(kernel, config))
+        conditions += _guards_of(operator, a, config, pins)
     for name, option in function.options.items():
         if f"option.{name}" in pins and isinstance(option, Expr):
-            found.append(option.substitute(config_facts(config)) == pins[f"option.{name}"])
-    return tuple(found)
+            conditions.append(option.substitute(config_facts(config)) == pins[f"option.{name}"])
+    return tuple(conditions)
 
 
 def _guards_of(
@@ -280,20 +280,20 @@ def _combinations(
                 fix="pass a constant, or let another kernel be the generic one",
             )
     facts = sorted({fact for expr in compiled_in.values() for fact in expr.facts()})
-    known = {f"dtype.{v}": [choices.index(dtypes.get(v, choices[0]))] for v, choices in operator.dtypes.items()}
-    values = [known.get(fact) or values_of_fact(operator, fact) for fact in facts]
-    count, found = math.prod(map(len, values)), dict[tuple[int, ...], dict[str, int]]()
+    chosen = {f"dtype.{v}": [choices.index(dtypes.get(v, choices[0]))] for v, choices in operator.dtypes.items()}
+    values = [chosen.get(fact) or values_of_fact(operator, fact) for fact in facts]
+    count, codes = math.prod(map(len, values)), dict[tuple[int, ...], dict[str, int]]()
     for call in legal_combinations(operator, facts, values) if count <= _LOOKED_AT else ():
         pins = {name: expr.evaluate(call) for name, expr in compiled_in.items()}
-        found.setdefault(tuple(pins.values()), pins)
-    if count > _LOOKED_AT or len(found) > _MOST_CODES:
+        codes.setdefault(tuple(pins.values()), pins)
+    if count > _LOOKED_AT or len(codes) > _MOST_CODES:
         raise SpecError(
-            f"{where}: there are {len(found) or count} combinations of {', '.join(map(_shown, facts))}, each a code of "
+            f"{where}: there are {len(codes) or count} combinations of {', '.join(map(_shown, facts))}, each a code of "
             "its own",
             why=f"at most {_MOST_CODES} are compiled for a target and its dtypes",
             fix="pass some as ordinary arguments, exclude some by `legal`, or let another kernel be the generic one",
         )
-    return list(found.values())
+    return list(codes.values())
 
 
 def _what(pin: str) -> str:
@@ -393,9 +393,9 @@ def grid_limits(
     except AotTuneError:
         return  # the renderer says what is wrong
     for extent in extents[1:]:
-        known = extent.substitute(facts)
-        if known.facts() and _at_a_call(known, operator):
-            yield known <= _MOST_BLOCKS
+        blocks = extent.substitute(facts)
+        if blocks.facts() and _at_a_call(blocks, operator):
+            yield blocks <= _MOST_BLOCKS
 
 
 def _at_a_call(expr: Expr, operator: Operator) -> bool:
