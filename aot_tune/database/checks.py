@@ -141,9 +141,9 @@ def check_settled(database: OperatorDatabase, operator: Operator, shapes: int) -
         yield Finding(f"it has no race on {_problems(unraced, wanted)}", _COMPLETE, wrong=False)
     if not family(database.device.family).on_host:
         drawn = survey_shapes(operator, database.device.family, shapes)
-        known = {problem_key(s.problem) for s in database.survey}
+        in_survey = {problem_key(s.problem) for s in database.survey}
         surveyed = [*wanted, *(p for own in drawn.values() for p in own)]
-        if unknown := [p for p in surveyed if problem_key(p) not in known]:
+        if unknown := [p for p in surveyed if problem_key(p) not in in_survey]:
             yield Finding(f"its survey lacks {_problems(unknown, surveyed, 'shapes')}", _COMPLETE, wrong=False)
 
 
@@ -175,18 +175,18 @@ def gone(database: OperatorDatabase, operator: Operator) -> dict[str, str]:
     """
     kernels = {k.name for k in operator.kernels}
     targets = {name: _target(name) for name in {c.candidate.target for c in database.candidates}}
-    found = {}
+    reasons = {}
     for record in database.candidates:
         if record.candidate.kernel not in kernels:
-            found[record.id] = "kernel"
+            reasons[record.id] = "kernel"
             continue
         target = targets[record.candidate.target]
         try:
             if target is None or not _has(operator, record.candidate, target):
-                found[record.id] = "config"
+                reasons[record.id] = "config"
         except SpecError:  # a function was not read for the target, so this is unknown
             continue
-    return found
+    return reasons
 
 
 def other_sources(database: OperatorDatabase, operator: Operator, render: Render) -> tuple[dict[str, str], list[str]]:
@@ -195,7 +195,7 @@ def other_sources(database: OperatorDatabase, operator: Operator, render: Render
     The first are ids with the new digest, which is empty if the candidate can no longer be rendered. Candidates that
     the operator no longer gives are left out.
     """
-    lost, found, unknown = gone(database, operator), {}, []
+    lost, sources, unknown = gone(database, operator), {}, []
     for record in database.candidates:
         if record.id in lost:
             continue
@@ -207,14 +207,14 @@ def other_sources(database: OperatorDatabase, operator: Operator, render: Render
             unknown.append(record.id)
             continue
         if source != record.source:
-            found[record.id] = source
-    return found, unknown
+            sources[record.id] = source
+    return sources, unknown
 
 
 def without_problems(database: OperatorDatabase) -> OperatorDatabase:
     """The record without problems on which only baselines were measured."""
-    known = {c.id for c in database.candidates}
-    kept = {m.problem.id for m in database.measurements if m.candidate in known}
+    candidates = {c.id for c in database.candidates}
+    kept = {m.problem.id for m in database.measurements if m.candidate in candidates}
     return msgspec.structs.replace(
         database,
         problems=tuple(p for p in database.problems if p.id in kept),

@@ -67,17 +67,17 @@ def fastest(database: OperatorDatabase) -> dict[tuple[str, str], Fastest]:
         else [c.target]
         for i, c in records.items()
     }
-    found: dict[tuple[str, str], Measurement] = {}
+    best: dict[tuple[str, str], Measurement] = {}
     for m in database.measurements:
         if m.ns is None or is_baseline(m.candidate) or m.candidate not in records:
             continue
         for target in targets[m.candidate]:
             at = (target, m.problem.id)
-            if at not in found or _place(m) < _place(found[at]):
-                found[at] = m
+            if at not in best or _place(m) < _place(best[at]):
+                best[at] = m
     return {
         at: Fastest(m.candidate, records[m.candidate].label, m.ns or 0.0, m.final is not None)
-        for at, m in sorted(found.items())
+        for at, m in sorted(best.items())
     }
 
 

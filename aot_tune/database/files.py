@@ -78,11 +78,11 @@ def load_databases(folder: Path) -> list[OperatorDatabase]:
     Raises:
         DatabaseError: when one cannot be read, or two are of the same operator and device.
     """
-    known: dict[tuple[str, str], Path] = {}
+    paths: dict[tuple[str, str], Path] = {}
     databases = []
     for path in _files(folder):
         databases.append(load_database(path))
-        _check_alone(path, databases[-1], known)
+        _check_alone(path, databases[-1], paths)
     return databases
 
 
@@ -107,24 +107,24 @@ def load_tree(path: Path, *, older: bool = False) -> RecordTree:
         files = [path]
     else:
         raise DatabaseError(f"there is no {path}", fix="name a folder of records, or one of its files")
-    mistakes, found = Mistakes(), RecordTree()
+    mistakes, tree = Mistakes(), RecordTree()
     for file in files:
         with mistakes.gather():
-            found[file] = load_database(file, oldest=OLDEST_KNOWN if older else READ)
+            tree[file] = load_database(file, oldest=OLDEST_KNOWN if older else READ)
     mistakes.tell()
     if path.is_dir():
-        _check_places(found)
-    return found
+        _check_places(tree)
+    return tree
 
 
 def without_digests(tree: RecordTree) -> list[Path]:
     """The files of a tree whose schema has no digests."""
-    found = []
+    paths = []
     for path in tree:
         with path.open("rb") as file:
             if schema_of(file.readline(), str(path), OLDEST_KNOWN) <= COUNTED:
-                found.append(path)
-    return found
+                paths.append(path)
+    return paths
 
 
 def save_tree(tree: RecordTree) -> list[Path]:
@@ -147,14 +147,14 @@ def _files(folder: Path) -> list[Path]:
 def _check_places(tree: RecordTree) -> None:
     mistakes = Mistakes()
     devices: dict[Path, tuple[Path, str]] = {}
-    known: dict[tuple[str, str], Path] = {}
+    paths: dict[tuple[str, str], Path] = {}
     for path, database in tree.items():
         with mistakes.gather():
             _check_name(path, database)
         with mistakes.gather():
             _check_one_device(path, database, devices)
         with mistakes.gather():
-            _check_alone(path, database, known)
+            _check_alone(path, database, paths)
     mistakes.tell()
 
 
@@ -177,8 +177,8 @@ def _check_one_device(path: Path, database: OperatorDatabase, devices: dict[Path
         )
 
 
-def _check_alone(path: Path, database: OperatorDatabase, known: dict[tuple[str, str], Path]) -> None:
-    other = known.setdefault((database.operator, database.device.digest), path)
+def _check_alone(path: Path, database: OperatorDatabase, paths: dict[tuple[str, str], Path]) -> None:
+    other = paths.setdefault((database.operator, database.device.digest), path)
     if other != path:
         raise DatabaseError(
             f"{path} and {other} hold the same operator and device",

@@ -78,10 +78,10 @@ def decode(text: bytes, name: str = "database", *, oldest: int = READ, digests: 
     if schema <= COUNTED:
         _check_counts(content, name)
     altered = _altered_line(content, name) if digests and schema > COUNTED else None
-    found = _assemble(content, name, as_written=digests and schema > COUNTED and altered is None)
+    database = _assemble(content, name, as_written=digests and schema > COUNTED and altered is None)
     if altered is not None:  # if nothing else tells better what is wrong
         raise altered
-    return found
+    return database
 
 
 @dataclass
@@ -104,8 +104,8 @@ class _Content:
     @property
     def digests(self) -> RecordDigests:
         """Makes the digests of its lines."""
-        known = {name: line for name, (_, line) in self.candidates.items()}
-        return RecordDigests(self.header, self.device, self.policy, self.baselines, known)
+        lines = {name: line for name, (_, line) in self.candidates.items()}
+        return RecordDigests(self.header, self.device, self.policy, self.baselines, lines)
 
 
 def _lines(database: OperatorDatabase) -> Iterator[RecordLine]:
@@ -178,32 +178,32 @@ def _read(lines: Sequence[RecordLine], name: str) -> _Content:
     if end is None:
         raise DatabaseError(f"{name}:{len(lines)}: its end is missing", why="lines were lost", fix=RESTORE)
     toolchains, baselines = lines[3].toolchains or {}, lines[4].baselines or {}
-    found = _Content(header, device, policy, toolchains, baselines, end, len(lines))
+    content = _Content(header, device, policy, toolchains, baselines, end, len(lines))
     for number, line in enumerate(lines[len(kinds) : -1], len(kinds) + 1):
         where = f"{name}:{number}"
         if line.candidate is not None:
-            _add(found.candidates, line.candidate.id, (number, line.candidate), where)
+            _add(content.candidates, line.candidate.id, (number, line.candidate), where)
         elif line.problem is not None:
-            _add(found.problems, line.problem.id, (number, line.problem), where)
+            _add(content.problems, line.problem.id, (number, line.problem), where)
         elif line.measurement is not None:
-            _check_known(found, line.measurement, where)
-            found.measurements.setdefault(line.measurement.problem, []).append((number, line.measurement))
+            _check_known(content, line.measurement, where)
+            content.measurements.setdefault(line.measurement.problem, []).append((number, line.measurement))
         elif line.survey is not None:
             survey = line.survey if line.survey.id else msgspec.structs.replace(line.survey, id=form_id(line.survey))
-            _add(found.surveys, survey.id, (number, survey), where)
+            _add(content.surveys, survey.id, (number, survey), where)
         elif line.times is not None:
-            if line.times.survey not in found.surveys:
+            if line.times.survey not in content.surveys:
                 raise DatabaseError(f"{where}: no line above has the survey {line.times.survey!r}", fix=RESTORE)
-            found.times.setdefault(line.times.survey, []).append((number, line.times))
+            content.times.setdefault(line.times.survey, []).append((number, line.times))
         else:
             raise DatabaseError(f"{where}: a line of the header is here", fix=RESTORE)
-    return found
+    return content
 
 
-def _add(known: dict[str, Any], name: str, value: object, where: str) -> None:
-    if name in known:
+def _add(by_name: dict[str, Any], name: str, value: object, where: str) -> None:
+    if name in by_name:
         raise DatabaseError(f"{where}: {name!r} is listed twice", fix="keep one of the two lines")
-    known[name] = value
+    by_name[name] = value
 
 
 def _check_known(content: _Content, line: MeasurementLine, where: str) -> None:
@@ -269,12 +269,12 @@ def _assemble(content: _Content, name: str, *, as_written: bool) -> OperatorData
     candidates = {i: _candidate(c, header.operator, f"{name}:{n}") for i, (n, c) in content.candidates.items()}
     problems = {i: _problem(p, f"{name}:{n}") for i, (n, p) in content.problems.items()}
     codes = {i: c.code for i, c in candidates.items()}
-    known = {"device": content.device.digest, "policy": content.policy.digest}
+    shared = {"device": content.device.digest, "policy": content.policy.digest}
     measurements = []
     for i, own in content.measurements.items():
         for n, m in own:
             code = codes.get(m.candidate, "")
-            fields = {f: getattr(m, f) for f in _TAKEN} | {**known, "problem": problems[i], "code": code}
+            fields = {f: getattr(m, f) for f in _TAKEN} | {**shared, "problem": problems[i], "code": code}
             measurements.append(Measurement(**fields))
             if not as_written:
                 _check_median(measurements[-1], m, f"{name}:{n}")

@@ -88,20 +88,20 @@ def _plain(value: object) -> object:
 
 def own_sources(function: Callable[..., Any]) -> dict[str, str]:
     """The source of a function, and of the functions and constants of its own module that it uses, by name."""
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     waiting = [function]
     while waiting:
         current = inspect.unwrap(waiting.pop())
-        if not isinstance(current, FunctionType) or current.__qualname__ in found:
+        if not isinstance(current, FunctionType) or current.__qualname__ in sources:
             continue
-        found[current.__qualname__] = _source(current)
+        sources[current.__qualname__] = _source(current)
         for name in _names_used(current.__code__):
             value = current.__globals__.get(name)
             if isinstance(value, FunctionType) and value.__module__ == current.__module__:
                 waiting.append(value)
             elif isinstance(value, (int, float, str, tuple)):
-                found[name] = repr(value)
-    return found
+                sources[name] = repr(value)
+    return sources
 
 
 def used_elsewhere(function: Callable[..., Any]) -> list[list[str]]:
@@ -273,9 +273,9 @@ def _parts(value: Any) -> Iterable[tuple[str, Any]]:
     elif isinstance(value, enum.Enum):
         parts = [("", value.name), (".value", value.value), ("", type(value))]
     elif isinstance(value, Mapping):
-        parts = [(f"[{place}]", part) for place, item in enumerate(value.items()) for part in item]
+        parts = [(f"[{index}]", part) for index, item in enumerate(value.items()) for part in item]
     elif isinstance(value, (tuple, list, set, frozenset)):
-        parts = [(f"[{place}]", part) for place, part in enumerate(value)]
+        parts = [(f"[{index}]", part) for index, part in enumerate(value)]
     elif hasattr(value, "__wrapped__"):  # functools.lru_cache
         parts = [("", value.__wrapped__)]
     elif not is_installed(type(value).__module__):

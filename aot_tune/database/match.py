@@ -75,8 +75,8 @@ def missing_problems(database: OperatorDatabase | None, problems: Iterable[Probl
     if database is None:
         return list(problems)
     of_target = {c.id for c in database.candidates if c.candidate.target == target}
-    known = {problem_key(m.problem) for m in database.measurements if m.status == "ok" and m.candidate in of_target}
-    return [p for p in problems if problem_key(p) not in known]
+    measured = {problem_key(m.problem) for m in database.measurements if m.status == "ok" and m.candidate in of_target}
+    return [p for p in problems if problem_key(p) not in measured]
 
 
 def deciding(databases: Sequence[OperatorDatabase], patterns: Sequence[str]) -> list[OperatorDatabase]:
@@ -156,7 +156,7 @@ def winners_elsewhere(
     if any(d.was_made_on(device, policy) for d in near):
         return []
     lists = [_winners(d, kernel) for d in near]
-    turns = [config for place in range(max(map(len, lists), default=0)) for row in lists for config in row[place:][:1]]
+    turns = [config for turn in range(max(map(len, lists), default=0)) for row in lists for config in row[turn:][:1]]
     return list({canonical_digest(c): c for c in turns}.values())
 
 

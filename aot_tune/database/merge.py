@@ -128,18 +128,18 @@ def _shared(one: dict[str, str], two: dict[str, str]) -> tuple[dict[str, str], d
 
 def _both(older: Iterable[SurveyedShape], newer: Iterable[SurveyedShape], same: set[str]) -> tuple[SurveyedShape, ...]:
     """All shapes of both. From the older one, only times of candidates whose code is the same."""
-    found = {s.problem.id: s for s in newer}
+    shapes = {s.problem.id: s for s in newer}
     for shape in older:
         ns = {c: time for c, time in shape.ns.items() if c in same}
-        new = found.get(shape.problem.id)
-        found[shape.problem.id] = msgspec.structs.replace(shape, ns=ns if new is None else ns | new.ns)
-    return tuple(found.values())
+        new = shapes.get(shape.problem.id)
+        shapes[shape.problem.id] = msgspec.structs.replace(shape, ns=ns if new is None else ns | new.ns)
+    return tuple(shapes.values())
 
 
 def _union(first: Iterable[Problem], second: Iterable[Problem]) -> tuple[Problem, ...]:
-    found = {problem_key(p): p for p in second}
-    found |= {problem_key(p): p for p in first}
-    return tuple(found.values())
+    problems = {problem_key(p): p for p in second}
+    problems |= {problem_key(p): p for p in first}
+    return tuple(problems.values())
 
 
 def join(one: OperatorDatabase, two: OperatorDatabase) -> OperatorDatabase:
@@ -217,18 +217,18 @@ def _joined(base: OperatorDatabase | None, one: OperatorDatabase, two: OperatorD
 def _picked(sides: Sequence[Mapping[K, V]], both: Callable[[V, V], V]) -> dict[K, V]:
     """For each key, what one side made of the base's value. If both changed it differently, `both` decides."""
     base, one, two = sides
-    found: dict[K, V] = {}
+    picked: dict[K, V] = {}
     for key in [*one, *(k for k in two if k not in one)]:
         was, a, b = base.get(key), one.get(key), two.get(key)
         if a is None or b is None:
             kept = b if a is None else a
             if kept is not None and (was is None or kept != was):  # otherwise the other side removed it
-                found[key] = kept
+                picked[key] = kept
         elif a in (b, was):
-            found[key] = b
+            picked[key] = b
         else:
-            found[key] = a if b == was else both(a, b)
-    return found
+            picked[key] = a if b == was else both(a, b)
+    return picked
 
 
 def _check_comparable(base: OperatorDatabase | None, one: OperatorDatabase, two: OperatorDatabase) -> None:
@@ -260,7 +260,7 @@ def _candidates(
             apart.append(a)
         return max(a, b, key=lambda c: (c.status == "ok", canonical(c)))
 
-    found = _picked([{} if d is None else {c.id: c for c in d.candidates} for d in sides], both)
+    candidates = _picked([{} if d is None else {c.id: c for c in d.candidates} for d in sides], both)
     if apart:
         kernels = sorted({c.candidate.kernel for c in apart})
         listed = ", ".join(kernels[:_SHOWN]) + (", ..." if len(kernels) > _SHOWN else "")
@@ -271,7 +271,7 @@ def _candidates(
             "kernels that no library has together",
             fix="take the one whose sources are in the tree now, and measure again what the other had added",
         )
-    return found
+    return candidates
 
 
 def _measured(database: OperatorDatabase | None, codes: Mapping[str, str]) -> dict[tuple[str, str], Measurement]:

@@ -156,29 +156,29 @@ def canonical_database(database: OperatorDatabase) -> OperatorDatabase:
     """
     problems = {problem_key(m.problem): m.problem for m in database.measurements}
     problems |= {problem_key(p): p for p in database.problems}
-    known = {c.id: c for c in database.candidates}
-    if len(known) != len(database.candidates):
+    candidates = {c.id: c for c in database.candidates}
+    if len(candidates) != len(database.candidates):
         raise DatabaseError(f"database of {database.operator!r}: a candidate is listed twice")
-    codes = {name: c.code for name, c in known.items()}
+    codes = {name: c.code for name, c in candidates.items()}
     identity = database.device.digest, database.policy_digest
-    found: dict[tuple[str, str], Measurement] = {}
+    measurements: dict[tuple[str, str], Measurement] = {}
     for measurement in database.measurements:
         problem = problems[problem_key(measurement.problem)]
         at = (problem.id, measurement.candidate)
         where = f"database of {database.operator!r}: {measurement.candidate} on '{problem.id}'"
-        if at in found:
+        if at in measurements:
             raise DatabaseError(f"{where} is measured twice", fix="keep one of the two")
         if (measurement.device, measurement.policy) != identity:
             raise DatabaseError(f"{where} was measured on another device or under another policy")
         _check_subject(measurement, codes, where)
         _check_times(measurement, where)
-        found[at] = _for_record(measurement, problem)
+        measurements[at] = _for_record(measurement, problem)
     return msgspec.structs.replace(
         database,
         candidates=tuple(sorted(database.candidates, key=lambda c: c.id)),
         problems=tuple(sorted(problems.values(), key=lambda p: p.id)),
-        measurements=tuple(m for _, m in sorted(found.items(), key=lambda item: item[0])),
-        survey=_tidy_survey(database, known),
+        measurements=tuple(m for _, m in sorted(measurements.items(), key=lambda item: item[0])),
+        survey=_tidy_survey(database, candidates),
         toolchains=_sorted({k: _sorted(v) for k, v in database.toolchains.items()}),
         baselines=_sorted(database.baselines),
     )
@@ -221,19 +221,19 @@ def _for_record(m: Measurement, problem: Problem) -> Measurement:
     return msgspec.structs.replace(m, problem=problem, error=error, phases={}, seen=seen)
 
 
-def _tidy_survey(database: OperatorDatabase, known: Mapping[str, CandidateRecord]) -> tuple[SurveyedShape, ...]:
-    found: dict[str, SurveyedShape] = {}
+def _tidy_survey(database: OperatorDatabase, candidates: Mapping[str, CandidateRecord]) -> tuple[SurveyedShape, ...]:
+    shapes: dict[str, SurveyedShape] = {}
     for shape in database.survey:
         where = f"database of {database.operator!r}: the survey of '{shape.problem.id}'"
-        if shape.problem.id in found:
+        if shape.problem.id in shapes:
             raise DatabaseError(f"{where} is there twice", fix="keep one of the two")
         for candidate, ns in shape.ns.items():
-            if candidate not in known:
+            if candidate not in candidates:
                 raise DatabaseError(f"{where}: there is no candidate {candidate}", fix="list every one that was timed")
             if not (math.isfinite(ns) and ns > 0):
                 raise DatabaseError(f"{where}: {ns} is not a time", fix="restore the file, or measure again")
-        found[shape.problem.id] = msgspec.structs.replace(shape, ns=_sorted(shape.ns))
-    return tuple(found[name] for name in sorted(found) if found[name].ns)
+        shapes[shape.problem.id] = msgspec.structs.replace(shape, ns=_sorted(shape.ns))
+    return tuple(shapes[name] for name in sorted(shapes) if shapes[name].ns)
 
 
 def _sorted(mapping: Mapping[str, V]) -> dict[str, V]:

@@ -117,7 +117,7 @@ def _entry(op: Operator) -> str:
 
 
 def _shape(op: Operator) -> str:
-    place = {d: i for i, d in enumerate(op.dims)}
+    position = {d: i for i, d in enumerate(op.dims)}
     lines = ["  static void shape(int tensor, const int64_t* dims, int64_t* extents) {", "    (void)dims;"]
     if not all(is_plain(extent) for tensor in op.tensors for extent in tensor.shape):
         lines.append("    bool undefined_ = false;")
@@ -125,7 +125,7 @@ def _shape(op: Operator) -> str:
     for i, tensor in enumerate(op.tensors):
         lines.append(f"      case {i}:")
         for axis, extent in enumerate(tensor.shape):
-            value = checked_cpp(extent, lambda fact: f"dims[{place[fact]}]")
+            value = checked_cpp(extent, lambda fact: f"dims[{position[fact]}]")
             lines.append(f"        extents[{axis}] = {value};")
             lines += [] if is_plain(extent) else [f"        if (undefined_) extents[{axis}] = -1;"]
         lines.append("        break;")
@@ -138,7 +138,7 @@ def _bind(op: Operator) -> str:
     If the library refuses a dim, such as an extent that no dim solves, it is 0 here. Then the library reports it.
     """
     index = {t.name: i for i, t in enumerate(op.tensors)}
-    place = {d: i for i, d in enumerate(op.dims)}
+    position = {d: i for i, d in enumerate(op.dims)}
     scalars = {s.name: f"s[{i}].{_scalar_member(s)}" for i, s in enumerate(op.scalars)}
     bound = bound_dims(op)
     lines = ["  static bool bind(Tensors t, const Scalar* s, int64_t* dims) {"]
@@ -147,17 +147,20 @@ def _bind(op: Operator) -> str:
         lines.append(f"    if (t[{index[tensor]}] == nullptr || t[{index[tensor]}]->ndim != {rank}) return false;")
     if not all(is_plain(b.value) for b in bound.values()):
         lines.append("    bool undefined_ = false;")
-    for name, one in bound.items():
-        to = f"dims[{place[name]}]"
-        if one.scalar:
-            lines.append(f"    {to} = static_cast<int64_t>({scalars[one.scalar]});")
+    for name, source in bound.items():
+        to = f"dims[{position[name]}]"
+        if source.scalar:
+            lines.append(f"    {to} = static_cast<int64_t>({scalars[source.scalar]});")
         else:
-            read = f"t[{index[one.tensor]}]->shape[{one.axis}]"
-            value = checked_cpp(one.value, lambda fact, read=read: read if fact == EXTENT else f"dims[{place[fact]}]")  # type: ignore[misc]
+            read = f"t[{index[source.tensor]}]->shape[{source.axis}]"
+            value = checked_cpp(
+                source.value,
+                lambda fact, read=read: read if fact == EXTENT else f"dims[{position[fact]}]",  # type: ignore[misc]
+            )
             lines.append(f"    {to} = {value};")
-        if not one.plain:
+        if not source.plain:
             lines.append(f"    if (undefined_) {to} = 0;")
-        if one.scalar or not one.plain:
+        if source.scalar or not source.plain:
             lines.append(f"    if ({to} < 0) {to} = 0;")
     return "\n".join([*lines, "    (void)t;", "    (void)s;", "    (void)dims;", "    return true;", "  }"])
 

@@ -80,16 +80,16 @@ def _check_generics(family: str, table: OperatorTable, where: str) -> None:
     places = {family: there}
     if table.bounded(family):
         places = {t: [v for v in there if v.candidate.target == t] for t in table.targets(family)}
-    for place, group in places.items():
+    for devices, group in places.items():
         for dtypes in sorted({table.choices(v) for v in group}) or [()]:
-            found = [v for v in group if v.candidate.generic and table.choices(v) == dtypes]
-            generics = [v.name for v in found]
-            unanswered = _not_answered_once(table.operator, found) if found else ""
-            if not found or unanswered:
+            variants = [v for v in group if v.candidate.generic and table.choices(v) == dtypes]
+            generics = [v.name for v in variants]
+            unanswered = _not_answered_once(table.operator, variants) if variants else ""
+            if not variants or unanswered:
                 chosen = zip(table.operator.dtypes.items(), dtypes, strict=True)
                 text = "".join(f" with {variable}={choices[i]}" for (variable, choices), i in chosen) if dtypes else ""
                 raise ManifestError(
-                    f"{where} has {len(generics)} generic variants for {place}{text}: {generics}",
+                    f"{where} has {len(generics)} generic variants for {devices}{text}: {generics}",
                     why=unanswered or "one variant must answer every legal call",
                     fix="link exactly one variant with generic=True for each choice of dtypes and each family of "
                     "devices. "
@@ -111,27 +111,27 @@ def _check_variant(variant: Variant, table: OperatorTable, where: str) -> None:
         check_guard(guard, table.operator, f"{where}: variant {variant.name!r}: guard {guard.key()}")
 
 
-def check_guard(expr: Expr, operator: Operator, place: str) -> None:
-    """Check that dispatch can evaluate a guard in every call. `place` names the guard in messages.
+def check_guard(expr: Expr, operator: Operator, where: str) -> None:
+    """Check that dispatch can evaluate a guard in every call. `where` names the guard in messages.
 
     Raises:
         ManifestError: for a fact that calls do not have, or for a divisor that may be 0.
     """
-    known = operator.fact_names()
+    facts = operator.fact_names()
     for fact in sorted(expr.facts()):
-        if fact not in known:
-            raise ManifestError(f"{place} uses the unknown fact {fact!r}", fix=did_you_mean(fact, known))
+        if fact not in facts:
+            raise ManifestError(f"{where} uses the unknown fact {fact!r}", fix=did_you_mean(fact, facts))
     if expr.op in ("//", "%"):
         divisor = expr.args[1]
         if not _divides(divisor, operator):
             raise ManifestError(
-                f"{place} divides by {divisor.key()}",
+                f"{where} divides by {divisor.key()}",
                 why="it may be zero in a call",
                 fix="divide by a positive constant, a dim or next_power_of_2 of one, or by max of one and a positive "
                 "constant",
             )
     for arg in expr.args:
-        check_guard(arg, operator, place)
+        check_guard(arg, operator, where)
 
 
 def _divides(expr: Expr, operator: Operator) -> bool:
@@ -148,11 +148,11 @@ def _divides(expr: Expr, operator: Operator) -> bool:
 
 
 def _check_table(target: TargetTable, table: OperatorTable, where: str) -> None:
-    known = table.operator.fact_names()
+    facts = table.operator.fact_names()
     for index, node in enumerate(target.nodes):
         if node.fact:
-            if node.fact not in known:
-                raise ManifestError(f"{where}: node {index} asks for {node.fact!r}", fix=did_you_mean(node.fact, known))
+            if node.fact not in facts:
+                raise ManifestError(f"{where}: node {index} asks for {node.fact!r}", fix=did_you_mean(node.fact, facts))
             for child in (node.below, node.above):
                 if not 0 <= child < len(target.nodes):
                     raise ManifestError(f"{where}: node {index} leads to node {child}, which does not exist")

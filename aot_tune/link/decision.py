@@ -166,15 +166,15 @@ def _node(
 
 def _all_guards(table: OperatorTable) -> dict[int, tuple[Expr, ...]]:
     """The guards of each variant that has some: its requirements, and that the call has its dtypes."""
-    found = {}
+    by_index = {}
     for index, variant in enumerate(table.variants):
         dtypes = zip(table.operator.dtypes, table.choices(variant), strict=True)
         guards = [dtype_index(variable) == choice for variable, choice in dtypes]
         stated = {g.key() for g in guards}
         guards += [g for g in variant.guards if g.key() not in stated]
         if guards:
-            found[index] = tuple(guards)
-    return found
+            by_index[index] = tuple(guards)
+    return by_index
 
 
 def _is_of_dtypes(guard: Expr) -> bool:
@@ -205,7 +205,7 @@ def _expected(index: int, target: TargetTable, fact: Fact) -> str:
     """
     shared = _shared(target.expected)
     parts = [_shared_terms(index, target, shared, fact)]
-    parts += [_of_variant(f"{index}_{i}", one, shared, fact) for i, one in enumerate(target.expected)]
+    parts += [_of_variant(f"{index}_{i}", expectation, shared, fact) for i, expectation in enumerate(target.expected)]
     parts += [
         _table(index, target, fact),
         render_template("likely.cpp.j2", index=index, shared=max(len(shared), 1), count=len(target.expected)),
@@ -216,12 +216,12 @@ def _expected(index: int, target: TargetTable, fact: Fact) -> str:
 def _shared(expected: tuple[ExpectedTime, ...]) -> dict[int, int]:
     """The places of terms, by their numbers. These are terms that variants have in common and that some model needs."""
     needed: set[int] = set()
-    for one in expected:
-        for number in one.model.terms:
-            if number < one.terms.shared:
+    for expectation in expected:
+        for number in expectation.model.terms:
+            if number < expectation.terms.shared:
                 needed.add(number)
-                needed.update(_pair(one.terms.terms[number]))
-    return {number: place for place, number in enumerate(sorted(needed))}
+                needed.update(_pair(expectation.terms.terms[number]))
+    return {number: position for position, number in enumerate(sorted(needed))}
 
 
 def _pair(term: Term) -> tuple[int, ...]:
@@ -232,7 +232,7 @@ def _shared_terms(index: int, target: TargetTable, shared: Mapping[int, int], fa
     terms = target.expected[0].terms.terms
     lines = ["// What all of them need of a call.", f"void terms_{index}(const Call& c, int64_t* s) {{"]
     lines += ["  (void)c;", "  (void)s;"]
-    lines += [f"  s[{place}] = {_term(terms[number], shared, fact)};" for number, place in shared.items()]
+    lines += [f"  s[{position}] = {_term(terms[number], shared, fact)};" for number, position in shared.items()]
     return "\n".join([*lines, "}"])
 
 
@@ -243,8 +243,8 @@ def _term(term: Term, shared: Mapping[int, int], fact: Fact) -> str:
     return f"{'log_term' if term.kind == 'log' else 'number_term'}({term.quantity.cpp(fact)})"
 
 
-def _of_variant(name: str, one: ExpectedTime, shared: Mapping[int, int], fact: Fact) -> str:
-    terms, model = one.terms, one.model
+def _of_variant(name: str, expectation: ExpectedTime, shared: Mapping[int, int], fact: Fact) -> str:
+    terms, model = expectation.terms, expectation.model
     values = [
         f"s[{shared[number]}]" if number < terms.shared else _term(terms.terms[number], shared, fact)
         for number in model.terms
@@ -256,7 +256,7 @@ def _of_variant(name: str, one: ExpectedTime, shared: Mapping[int, int], fact: F
         for i, tree in enumerate(trees)
     ]
     weights = ", ".join(map(str, model.weights))
-    within = " && ".join(f"({condition.cpp(fact)}) != 0" for condition in one.within) or "true"
+    within = " && ".join(f"({condition.cpp(fact)}) != 0" for condition in expectation.within) or "true"
     return "\n".join(
         [
             f"constexpr int64_t kWeights_{name}[] = {{{weights}}};",
@@ -278,7 +278,7 @@ def _of_variant(name: str, one: ExpectedTime, shared: Mapping[int, int], fact: F
 
 
 def _table(index: int, target: TargetTable, fact: Fact) -> str:
-    kinds = list(dict.fromkeys(one.facts for one in target.expected))
+    kinds = list(dict.fromkeys(expected.facts for expected in target.expected))
     lines = ["// Which of the kinds that variants are kept for a call is of.", f"int kind_{index}(const Call& c) {{"]
     lines.append("  (void)c;")
     for number, facts in enumerate(kinds):
@@ -298,8 +298,8 @@ def _table(index: int, target: TargetTable, fact: Fact) -> str:
         f"}} kExpected_{index}[] = {{",
     ]
     lines += [
-        f"    {{{kinds.index(one.facts)}, {one.variant}, {one.caution}, {one.model.error}, "
+        f"    {{{kinds.index(expected.facts)}, {expected.variant}, {expected.caution}, {expected.model.error}, "
         f"within_{index}_{i}, expected_{index}_{i}}},"
-        for i, one in enumerate(target.expected)
+        for i, expected in enumerate(target.expected)
     ]
     return "\n".join([*lines, "};"])

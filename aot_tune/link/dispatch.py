@@ -268,9 +268,9 @@ def _read(table: OperatorTable) -> str:
     ]
     lines += [f"  c_.y_{v} = dtypes_[{i}];" for i, v in enumerate(op.dtypes)]
     bound = bound_dims(op)
-    for name, one in bound.items():
-        lines += _read_dim(op, name, one)
-    read = {(one.tensor, one.axis) for one in bound.values() if one.plain}
+    for name, source in bound.items():
+        lines += _read_dim(op, name, source)
+    read = {(source.tensor, source.axis) for source in bound.values() if source.plain}
     for tensor in op.tensors:
         for axis, extent in enumerate(tensor.shape):
             if (tensor.name, axis) not in read:
@@ -464,9 +464,9 @@ def _legal(op: Operator) -> str:
         else:
             lines.append("  undefined_ = false;")
             lines.append(f"  if (!{checked_cpp(condition, fact)} || undefined_)")
-        found = ", ".join(_found(op, name) for name in sorted(condition.facts()))
+        facts = ", ".join(_found(op, name) for name in sorted(condition.facts()))
         told = f"AOT_TUNE_ERROR_{_code(condition)}, {c_string(condition.key())}, {c_string(_hint(condition))}"
-        lines.append(f"    return not_legal(kOperator, {told}, {{{found}}});")
+        lines.append(f"    return not_legal(kOperator, {told}, {{{facts}}});")
     return "\n".join([*lines, "  return AOT_TUNE_OK;", "}"])
 
 

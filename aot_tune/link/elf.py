@@ -73,8 +73,8 @@ class SharedLibrary:
         """Values of string entries of the dynamic section: DT_NEEDED, DT_SONAME, DT_RPATH, DT_RUNPATH."""
         section = self._elf.get_section_by_name(".dynamic")
         names = {"DT_NEEDED": "needed", "DT_SONAME": "soname", "DT_RPATH": "rpath", "DT_RUNPATH": "runpath"}
-        found = [] if section is None else [t for t in section.iter_tags() if t.entry.d_tag in tags]
-        return [str(getattr(t, names[t.entry.d_tag])) for t in found]
+        entries = [] if section is None else [t for t in section.iter_tags() if t.entry.d_tag in tags]
+        return [str(getattr(t, names[t.entry.d_tag])) for t in entries]
 
     def missing_pieces(self, member: bytes) -> list[str]:
         """Names of the object's code and constant sections whose bytes are not in this library.
@@ -104,8 +104,8 @@ class SharedLibrary:
         for section in self._sections:
             offset = address - section["sh_addr"]
             if section["sh_flags"] & SH_FLAGS.SHF_EXECINSTR and 0 <= offset < section["sh_size"]:
-                found: bytes = self._bodies.get(section.name, b"")[offset : offset + _START]
-                return found
+                code: bytes = self._bodies.get(section.name, b"")[offset : offset + _START]
+                return code
         return b""
 
     def _local_symbols(self) -> dict[str, tuple[str, int]]:
@@ -113,18 +113,18 @@ class SharedLibrary:
         if table is None:
             return {}
         sections = list(self._elf.iter_sections())
-        found = {}
+        symbols = {}
         for symbol in table.iter_symbols():
             index = symbol["st_shndx"]
             if symbol.name and isinstance(index, int) and index < len(sections):
-                found[symbol.name] = (sections[index].name, symbol["st_value"] - sections[index]["sh_addr"])
-        return found
+                symbols[symbol.name] = (sections[index].name, symbol["st_value"] - sections[index]["sh_addr"])
+        return symbols
 
     def _holds(self, piece: _Piece) -> bool:
         for name, offset in piece.symbols.items():
             if name in self._symbols:
-                section, place = self._symbols[name]
-                return _equal(piece, self._bodies.get(section, b""), place - offset)
+                section, address = self._symbols[name]
+                return _equal(piece, self._bodies.get(section, b""), address - offset)
         same = piece.data, piece.fixed, piece.code  # many objects have the same constants and helpers
         if same not in self._found:
             kind = SH_FLAGS.SHF_EXECINSTR if piece.code else 0
@@ -148,11 +148,11 @@ class Symbols:
 def symbols_of(member: bytes) -> Symbols:
     """The symbols by which an object is linked."""
     table: Any = ELFFile(BytesIO(member)).get_section_by_name(".symtab")
-    found: dict[bool, set[str]] = {True: set(), False: set()}
+    names: dict[bool, set[str]] = {True: set(), False: set()}
     for symbol in table.iter_symbols() if table is not None else ():
         if symbol["st_info"]["bind"] != "STB_LOCAL":
-            found[symbol["st_shndx"] != "SHN_UNDEF"].add(symbol.name)
-    return Symbols(defined=frozenset(found[True]), used=frozenset(found[False]))
+            names[symbol["st_shndx"] != "SHN_UNDEF"].add(symbol.name)
+    return Symbols(defined=frozenset(names[True]), used=frozenset(names[False]))
 
 
 def initialiser_count(member: bytes) -> int:
@@ -210,10 +210,10 @@ def _fixed_ranges(size: int, relocations: Any, patched: dict[int, tuple[int, int
     return tuple(ranges)
 
 
-def _equal(piece: _Piece, body: bytes, place: int) -> bool:
-    if place < 0 or place + len(piece.data) > len(body):
+def _equal(piece: _Piece, body: bytes, start: int) -> bool:
+    if start < 0 or start + len(piece.data) > len(body):
         return False
-    return all(piece.data[low:high] == body[place + low : place + high] for low, high in piece.fixed)
+    return all(piece.data[low:high] == body[start + low : start + high] for low, high in piece.fixed)
 
 
 def _search(piece: _Piece, body: bytes) -> bool:
@@ -221,13 +221,13 @@ def _search(piece: _Piece, body: bytes) -> bool:
         return True  # it holds only addresses
     low, high = max(piece.fixed, key=lambda r: r[1] - r[0])
     if high - low < min(_SHORTEST_ANCHOR, len(piece.data)):
-        return any(_equal(piece, body, place) for place in range(len(body) - len(piece.data) + 1))
+        return any(_equal(piece, body, start) for start in range(len(body) - len(piece.data) + 1))
     anchor = piece.data[low:high]
-    place = body.find(anchor)
-    while place >= 0:
-        if _equal(piece, body, place - low):
+    start = body.find(anchor)
+    while start >= 0:
+        if _equal(piece, body, start - low):
             return True
-        place = body.find(anchor, place + 1)
+        start = body.find(anchor, start + 1)
     return False
 
 

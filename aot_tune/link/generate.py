@@ -115,8 +115,8 @@ def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
 
 def _as_objects_tell(spec: LibrarySpec, objects: Mapping[str, Member]) -> LibrarySpec:
     """The library with the variants that are `noting` and `settled`, as found in their objects."""
-    noting = frozenset(symbol for symbol, one in objects.items() if _note(symbol) in one.symbols)
-    settled = frozenset(symbol for symbol, one in objects.items() if _loads_once(one))
+    noting = frozenset(symbol for symbol, member in objects.items() if _note(symbol) in member.symbols)
+    settled = frozenset(symbol for symbol, member in objects.items() if _loads_once(member))
     tables = (dataclasses.replace(t, noting=noting, settled=settled) for t in spec.operators)
     return dataclasses.replace(spec, operators=tuple(tables))
 
@@ -353,17 +353,17 @@ def signatures_json(spec: LibrarySpec) -> str:
     the library's handlers, if there are any, by operator and XLA platform.
     """
     operators = [_signature(table.operator) for table in spec.operators]
-    handlers = {one["name"]: handler_names(spec, str(one["name"])) for one in operators} if spec.xla_ffi else {}
+    handlers = {op["name"]: handler_names(spec, str(op["name"])) for op in operators} if spec.xla_ffi else {}
     said = {"schema": SIGNATURES_SCHEMA, "operators": operators, **({"xla_ffi": handlers} if handlers else {})}
     return json.dumps(said, separators=(",", ":"))
 
 
 def _signature(op: Operator) -> dict[str, object]:
     bound = [
-        {"dim": name, "scalar": one.scalar}
-        if one.scalar
-        else {"dim": name, "tensor": one.tensor, "axis": one.axis, "value": one.value.data()}
-        for name, one in bound_dims(op).items()
+        {"dim": name, "scalar": source.scalar}
+        if source.scalar
+        else {"dim": name, "tensor": source.tensor, "axis": source.axis, "value": source.value.data()}
+        for name, source in bound_dims(op).items()
     ]
     to_pass = outputs_to_pass(op)
     return {
@@ -439,24 +439,24 @@ def _stub_function(op: Operator, wanted: Mapping[str, bool | None], returned: st
 def _stub_parameters(op: Operator, wanted: Mapping[str, bool | None]) -> list[str]:
     """Like `python_signature`. `wanted` says which optional outputs are written. None means either."""
     like = _like(op) if "_T" in [_type(op, t) for t in python_results(op)] else None
-    found = [f"{t.name}: {'_T' if t is like else 'Tensor'}" for t in op.inputs if not t.optional]
-    found += [f"{t.name}: Tensor | None = None" for t in op.inputs if t.optional]
-    found.append("*")
+    stated = [f"{t.name}: {'_T' if t is like else 'Tensor'}" for t in op.inputs if not t.optional]
+    stated += [f"{t.name}: Tensor | None = None" for t in op.inputs if t.optional]
+    stated.append("*")
     for s in op.scalars:
-        found.append(f"{s.name}: {_number(s)}" + (f" = {scalar_default(s)}" if s.default is not None else ""))
+        stated.append(f"{s.name}: {_number(s)}" + (f" = {scalar_default(s)}" if s.default is not None else ""))
     for a in op.attributes:
         choices = ", ".join(f'"{c}"' for c in a.choices)
-        found.append(f'{a.name}: Literal[{choices}] = "{a.choices[0]}"')
+        stated.append(f'{a.name}: Literal[{choices}] = "{a.choices[0]}"')
     to_pass = outputs_to_pass(op)
     for t in python_results(op):
         kind = _type(op, t) if _type(op, t) != "Any" else "Tensor"
         if t.optional:
             kinds = {None: f"{kind} | bool | None = None", False: "Literal[False] | None = None"}
             kinds |= {True: f"{kind} | Literal[True]"}
-            found.append(f"{t.name}: {kinds[wanted[t.name]]}")
+            stated.append(f"{t.name}: {kinds[wanted[t.name]]}")
         else:
-            found.append(f"{t.name}: {kind}" + ("" if t.name in to_pass else " | None = None"))
-    return [*found, "stream: _Stream = None", "workspace: Tensor | None = None"]
+            stated.append(f"{t.name}: {kind}" + ("" if t.name in to_pass else " | None = None"))
+    return [*stated, "stream: _Stream = None", "workspace: Tensor | None = None"]
 
 
 def _like(op: Operator) -> Tensor | None:

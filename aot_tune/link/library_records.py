@@ -142,7 +142,7 @@ class TargetTable:
     def used(self) -> tuple[int, ...]:
         """Indices of the variants that it names, sorted."""
         named = {index for leaf in (*self.exact, *(node.leaf for node in self.nodes)) for index in leaf}
-        return tuple(sorted(named | {one.variant for one in self.expected} | set(self.filling_in)))
+        return tuple(sorted(named | {expectation.variant for expectation in self.expected} | set(self.filling_in)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,7 +74,7 @@ def _operator(table: OperatorTable) -> dict[str, object]:
 def _variant(v: Variant, table: OperatorTable) -> dict[str, object]:
     candidate, made = v.candidate, v.made
     device = {"device": made.device} if made.device else {}
-    known = {"resources": made.code_resources, "roofline": dict(table.rooflines.get(v.name, {}))}
+    details = {"resources": made.code_resources, "roofline": dict(table.rooflines.get(v.name, {}))}
     return {
         "name": v.name,
         "symbol": v.symbol,
@@ -89,7 +89,7 @@ def _variant(v: Variant, table: OperatorTable) -> dict[str, object]:
         **device,
         "generic": candidate.generic,
         "rebuilt": v.rebuilt,
-        **{name: found for name, found in known.items() if found},
+        **{name: value for name, value in details.items() if value},
     }
 
 
@@ -236,24 +236,24 @@ def _check_module(library: str, module: Path, document: Document, forbidden: Seq
 def _check_tables(document: Document) -> list[str]:
     problems = []
     for op in document.operators:
-        known = {v.name: v for v in op.variants}
+        variants = {v.name: v for v in op.variants}
         bounded = {family_of(v.target) for v in op.variants if v.generic and v.last}
         served = {_serves(v, bounded) for v in op.variants if v.generic}
         wanted = {_serves(v, bounded) for v in op.variants} or {"cpu"}
         problems += [f"operator {op.name!r} has no generic variant for {s}" for s in sorted(wanted - served)]
         for table in op.tables:
             for name in sorted({n for node in table.nodes for n in node.leaf}):
-                if name not in known:
+                if name not in variants:
                     problems.append(f"operator {op.name!r}: table {table.target!r} names {name!r}, which has no kernel")
-                elif known[name].level > table.level or 0 < known[name].last < (table.last or 1 << 30):
+                elif variants[name].level > table.level or 0 < variants[name].last < (table.last or 1 << 30):
                     problems.append(f"operator {op.name!r}: table {table.target!r} names {name!r} of another level")
     return problems
 
 
 def _serves(v: ManifestVariant, bounded: Collection[str]) -> str:
     """Devices and dtypes of a variant. In `bounded` families, each generic variant is for one architecture."""
-    place = v.target if family_of(v.target) in bounded else family_of(v.target)
-    return " ".join([place, *(f"{variable}={name}" for variable, name in sorted(v.dtypes.items()))])
+    devices = v.target if family_of(v.target) in bounded else family_of(v.target)
+    return " ".join([devices, *(f"{variable}={name}" for variable, name in sorted(v.dtypes.items()))])
 
 
 def _check_variants(document: Document, members: dict[str, Member], image: SharedLibrary) -> list[str]:
@@ -275,14 +275,14 @@ def _check_variants(document: Document, members: dict[str, Member], image: Share
 
 def other_device_code(v: ManifestVariant, member: Member) -> bool:
     """Whether an object has device code that is not the code in the manifest."""
-    found = device_digest(member.data)
-    return bool(v.device and found) and found != v.device
+    digest = device_digest(member.data)
+    return bool(v.device and digest) and digest != v.device
 
 
 def _check_file(name: str, image: SharedLibrary, exports: set[str], forbidden: Sequence[str]) -> list[str]:
-    found = image.exported()
-    problems = [f"{name} exports {s!r}, which is not declared" for s in sorted(found - exports)]
-    problems += [f"{name} does not export {s!r}" for s in sorted(exports - found)]
+    exported = image.exported()
+    problems = [f"{name} exports {s!r}, which is not declared" for s in sorted(exported - exports)]
+    problems += [f"{name} does not export {s!r}" for s in sorted(exports - exported)]
     if image.start_sets_arithmetic():
         problems.append(
             f"{name} changes the floating-point unit when it is loaded; -ffast-math in CXXFLAGS or LDFLAGS does that"

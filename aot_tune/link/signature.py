@@ -85,5 +85,5 @@ def handler_names(spec: LibrarySpec, operator: str) -> dict[str, str]:
 
 def xla_families(spec: LibrarySpec) -> list[str]:
     """Families of devices for which a library has handlers of XLA's FFI, sorted."""
-    found = {family for table in spec.operators for family in table.families}
-    return sorted(found & _PLATFORMS.keys() | {"cpu", "cuda"})
+    families = {family for table in spec.operators for family in table.families}
+    return sorted(families & _PLATFORMS.keys() | {"cpu", "cuda"})

@@ -110,12 +110,12 @@ def regret_by_number(costs: Costs, kept: Sequence[str]) -> tuple[float, ...]:
     Problems that nothing serves are left out of the mean.
     """
     rows = {p: c for p, c in costs.items() if c}
-    state, found = _State(rows, _shares(rows, {})), []
+    state, regrets = _State(rows, _shares(rows, {})), []
     for candidate in kept:
         state.add(candidate)
         unserved, total = state.total()
-        found.append(math.expm1(total / max(len(state.regrets) - unserved, 1)))
-    return tuple(found)
+        regrets.append(math.expm1(total / max(len(state.regrets) - unserved, 1)))
+    return tuple(regrets)
 
 
 def served_by_number(costs: Costs, kept: Sequence[str]) -> tuple[float, ...]:

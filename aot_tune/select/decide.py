@@ -109,11 +109,11 @@ def expect(
         facts: of the workload's problems.
         kept: ids of the candidates that are kept for that kind.
     """
-    known = dict(facts) | dict(survey.facts)
+    all_facts = dict(facts) | dict(survey.facts)
     own = {p: row for p, row in survey.costs.items() if all(survey.facts[p][f] == v for f, v in kind)}
     learned = rows | {p: row for p, row in own.items() if not is_held_out(p)}
     aside = {p: row for p, row in own.items() if is_held_out(p)}
-    calls = Calls([known[p] for p in sorted(learned)])
+    calls = Calls([all_facts[p] for p in sorted(learned)])
     times = {c: times_of(c, learned, calls, survey.terms[c]) for c in kept if c in survey.terms}
     models = learn_times(times)
     return _with_errors([Expectation(c, kind, survey.terms[c], models[c]) for c in times if c in models], aside, survey)
@@ -139,16 +139,16 @@ def likeliest(
     expected: Iterable[Expectation], facts: Mapping[str, Facts], guards: Guards
 ) -> dict[str, tuple[str, ...]]:
     """By call name, the candidates that serve the call, the one with the least expected time first."""
-    found: dict[str, dict[str, int]] = {name: {} for name in facts}
+    by_call: dict[str, dict[str, int]] = {name: {} for name in facts}
     calls, names = Calls(list(facts.values())), np.array(list(facts), dtype=object)
-    for one in expected:
-        served = calls.hold(guards(one.candidate))
-        for fact, value in one.kind:
+    for expectation in expected:
+        served = calls.hold(guards(expectation.candidate))
+        for fact, value in expectation.kind:
             served = served & (calls[fact] == value)
-        times = one.model.expected(columns_of(one.terms, calls)[served]).tolist()
+        times = expectation.model.expected(columns_of(expectation.terms, calls)[served]).tolist()
         for name, time in zip(names[served].tolist(), times, strict=True):
-            found[name][one.candidate] = time + one.caution
-    return {name: tuple(sorted(times, key=lambda c: times[c])) for name, times in found.items()}
+            by_call[name][expectation.candidate] = time + expectation.caution
+    return {name: tuple(sorted(times, key=lambda c: times[c])) for name, times in by_call.items()}
 
 
 def judge(expected: Sequence[Expectation], survey: Survey, guards: Guards) -> Judged | None:
@@ -159,48 +159,51 @@ def judge(expected: Sequence[Expectation], survey: Survey, guards: Guards) -> Ju
     aside = {p: row for p, row in survey.costs.items() if is_held_out(p) and row}
     if not aside or not expected:
         return None
-    found = {}
+    regrets = {}
     facts = {p: survey.facts[p] for p in aside}
     tried = likeliest(expected, facts, lambda c: (*guards(c), *survey.worth(c)))
     for problem, row in aside.items():
         picked = next(iter(tried[problem]), None)
         slowest = max(row.values())
-        found[problem] = (slowest if picked is None else row.get(picked, slowest)) / min(row.values()) - 1
-    return Judged(found, len(survey.costs) - len(aside))
+        regrets[problem] = (slowest if picked is None else row.get(picked, slowest)) / min(row.values()) - 1
+    return Judged(regrets, len(survey.costs) - len(aside))
 
 
-def _with_errors(found: Sequence[Expectation], aside: Costs, survey: Survey) -> list[Expectation]:
+def _with_errors(expectations: Sequence[Expectation], aside: Costs, survey: Survey) -> list[Expectation]:
     """The expectations with their errors on held-out shapes, and with their caution before the vendor's choice."""
     deviations: dict[str, dict[str, int]] = {}
     calls = Calls([survey.facts[p] for p in sorted(aside)])
-    for one in found:
-        places = [i for i, p in enumerate(sorted(aside)) if one.candidate in aside[p]]
-        timed = [p for p in sorted(aside) if one.candidate in aside[p]]
+    for expectation in expectations:
+        places = [i for i, p in enumerate(sorted(aside)) if expectation.candidate in aside[p]]
+        timed = [p for p in sorted(aside) if expectation.candidate in aside[p]]
         if timed:
-            expected = one.model.expected(columns_of(one.terms, calls)[places])
-            off = expected - log_of([aside[p][one.candidate] for p in timed])
-            deviations[one.candidate] = dict(zip(timed, off.tolist(), strict=True))
-    return [_judged(one, deviations.get(one.candidate, {}), _vendors(one, deviations, survey)) for one in found]
+            expected = expectation.model.expected(columns_of(expectation.terms, calls)[places])
+            off = expected - log_of([aside[p][expectation.candidate] for p in timed])
+            deviations[expectation.candidate] = dict(zip(timed, off.tolist(), strict=True))
+    return [
+        _judged(expectation, deviations.get(expectation.candidate, {}), _vendors(expectation, deviations, survey))
+        for expectation in expectations
+    ]
 
 
-def _vendors(one: Expectation, deviations: Mapping[str, Mapping[str, int]], survey: Survey) -> dict[str, int]:
+def _vendors(expectation: Expectation, deviations: Mapping[str, Mapping[str, int]], survey: Survey) -> dict[str, int]:
     """By problem, how far off the expectation of the vendor's choice is. Other variants must be cautious of it.
 
     Of several vendor variants, the one that serves most counts. Composed variants serve the rest, and are cautious of
     it.
     """
-    found: dict[str, int] = {}
+    by_problem: dict[str, int] = {}
     for vendor in sorted(survey.vendor & deviations.keys(), key=lambda c: (-len(deviations[c]), c)):
-        if vendor == one.candidate:
+        if vendor == expectation.candidate:
             break
-        found = {**deviations[vendor], **found}
-    return found
+        by_problem = {**deviations[vendor], **by_problem}
+    return by_problem
 
 
-def _judged(one: Expectation, own: Mapping[str, int], vendor: Mapping[str, int]) -> Expectation:
-    model = msgspec.structs.replace(one.model, error=_deviation(list(own.values())))
+def _judged(expectation: Expectation, own: Mapping[str, int], vendor: Mapping[str, int]) -> Expectation:
+    model = msgspec.structs.replace(expectation.model, error=_deviation(list(own.values())))
     beside = [own[p] - vendor[p] for p in own if p in vendor]
-    return replace(one, model=model, caution=_deviation(beside) // _CAUTION)
+    return replace(expectation, model=model, caution=_deviation(beside) // _CAUTION)
 
 
 def _deviation(values: Sequence[int]) -> int:

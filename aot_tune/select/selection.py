@@ -130,11 +130,11 @@ def select(
         taught = {p: _about(row) for p, row in sorted(calm.items()) if p not in rows}
     surveyed = survey.costs if survey is not None else {}
     limits = limits or (SURVEYED if surveyed else ChoiceLimits())
-    known = {**facts, **(survey.facts if survey is not None else {})}
+    all_facts = {**facts, **(survey.facts if survey is not None else {})}
     bound = bound if surveyed else frozenset()
     free = {p: {c: t for c, t in row.items() if c not in bound} for p, row in {**rows, **surveyed, **taught}.items()}
     by_kinds = surveyed or limits.variants is not None or limits.bytes is not None
-    by_kind = _by_kind(free, lambda p: kind_of(known[p]) if by_kinds else ())
+    by_kind = _by_kind(free, lambda p: kind_of(all_facts[p]) if by_kinds else ())
     given = sorted(survey.given | survey.vendor) if survey is not None else []
     chosen = {kind: _choose(own, limits, times, sizes, weights or {}, given) for kind, own in sorted(by_kind.items())}
     kept = list(dict.fromkeys(c for own in chosen.values() for c in own))
@@ -149,11 +149,11 @@ def select(
     exact = {p: _with(beside, _by_time(row, kept)) for p, row in rows.items() if _by_time(row, kept)}
     if survey is not None and surveyed:
         expected = [
-            one
+            expectation
             for kind, own in chosen.items()
-            for one in expect(kind, {p: rows[p] for p in by_kind[kind] if p in rows}, survey, facts, own)
+            for expectation in expect(kind, {p: rows[p] for p in by_kind[kind] if p in rows}, survey, facts, own)
         ]
-        modelled = {one.candidate for one in expected}
+        modelled = {expectation.candidate for expectation in expected}
         rest = [c for c in _with(beside, kept) if c not in modelled and c not in bound]
         return Selection(
             kept=_with(beside, kept),
@@ -202,15 +202,15 @@ def all_picked(
 ) -> dict[str, str | None]:
     """What `picked` returns for many calls, by problem id. Only candidates that are `worth` it have expected times."""
     likely = likeliest(selection.expected, calls, lambda c: (*guards(c), *worth(c)))
-    found: dict[str, str | None] = {}
+    choices: dict[str, str | None] = {}
     for name, facts in calls.items():
         tried = itertools.chain(
             (c for c in selection.exact.get(name, ()) if _serves(guards, c, facts)),
             likely[name],
             (c for c in (rank(selection.nodes, facts) if selection.nodes else ()) if _serves(guards, c, facts)),
         )
-        found[name] = next(tried, None)
-    return found
+        choices[name] = next(tried, None)
+    return choices
 
 
 def _tried(selection: Selection, problem: str, facts: Facts, guards: Guards) -> Iterator[str]:
@@ -245,11 +245,11 @@ def _about(row: Mapping[str, float]) -> dict[str, float]:
 
 
 def _by_kind(rows: Costs, kind_of: Callable[[str], Kind]) -> dict[Kind, Costs]:
-    found: dict[Kind, Costs] = {}
+    by_kind: dict[Kind, Costs] = {}
     for problem, row in rows.items():
         if row:
-            found.setdefault(kind_of(problem), {})[problem] = row
-    return found
+            by_kind.setdefault(kind_of(problem), {})[problem] = row
+    return by_kind
 
 
 def _choose(
@@ -276,13 +276,13 @@ def _choose(
 
 def _ahead(rows: Costs, kept: Sequence[str], bound: frozenset[str]) -> list[str]:
     """The bound candidates that, on some problem, are faster than all that is kept by more than the allowed regret."""
-    found = set()
+    ahead = set()
     for row in rows.values():
         best = min((t for c, t in row.items() if c not in bound and c in kept), default=math.inf)
         first = min((c for c in row if c in bound), key=lambda c: (row[c], c), default=None)
         if first is not None and row[first] * (1 + MAX_REGRET) < best:
-            found.add(first)
-    return sorted(found)
+            ahead.add(first)
+    return sorted(ahead)
 
 
 def _by_time(row: Mapping[str, float], kept: Sequence[str]) -> tuple[str, ...]:
@@ -306,13 +306,13 @@ class _Likely:
 
     def beside(self, rows: Costs) -> Costs:
         """The rows, and rows for problems that are like one of them."""
-        found = dict(rows)
+        extended = dict(rows)
         for problem, measured in self.alike.items():
             facts = self.facts[problem]
             row = {c: t for c, t in rows.get(measured, {}).items() if _serves(self.guards, c, facts)}
             if row and problem not in rows:
-                found[problem] = row
-        return found
+                extended[problem] = row
+        return extended
 
 
 def _with(beside: Mapping[str, str], ranked: Sequence[str]) -> tuple[str, ...]:
@@ -339,7 +339,7 @@ def _held_out(
 
     A problem is left out if the tree picks a candidate that was never timed there, because its regret is unknown.
     """
-    found: dict[str, float] = {}
+    regrets: dict[str, float] = {}
     names = list(rows)
     for fold in range(min(_FOLDS, len(names))):
         left_out = names[fold::_FOLDS]
@@ -350,5 +350,5 @@ def _held_out(
         for p in left_out:
             picked = next((c for c in rank(nodes, facts[p]) if _serves(guards, c, facts[p])), None)
             if picked is None or picked in rows[p]:
-                found[p] = _regret(nodes, rows[p], facts[p], guards)
-    return {p: found[p] for p in names if p in found}
+                regrets[p] = _regret(nodes, rows[p], facts[p], guards)
+    return {p: regrets[p] for p in names if p in regrets}

@@ -114,8 +114,8 @@ class Term:
         quantity = self.quantity.values(calls)
         if self.kind == "log":
             return _log(quantity)
-        found: NDArray[np.int64] = (quantity * UNIT + 0.5).astype(np.int64)
-        return found
+        rounded: NDArray[np.int64] = (quantity * UNIT + 0.5).astype(np.int64)
+        return rounded
 
 
 class Terms:
@@ -135,8 +135,8 @@ def _log(values: NDArray[np.float64]) -> NDArray[np.int64]:
     """log2 in 1/256 from the bits of a double: the exponent, and a parabola through the ends of an octave."""
     bits: NDArray[np.int64] = np.where(values < 1.0, 1.0, values).view(np.int64) >> 44
     fraction = bits & 255
-    found: NDArray[np.int64] = bits - (1023 << 8) + ((fraction * (256 - fraction) * 88) >> 16)
-    return found
+    logs: NDArray[np.int64] = bits - (1023 << 8) + ((fraction * (256 - fraction) * 88) >> 16)
+    return logs
 
 
 def terms_of(operator: Operator, tilings: Mapping[str, Tiling | None], processors: int) -> dict[str, Terms]:
@@ -158,10 +158,10 @@ def _with_tile(operator: Operator, shared: Sequence[Term], plain: int, tiling: T
 
 def columns_of(terms: Terms, calls: Calls) -> NDArray[np.int64]:
     """The terms of calls [call, term]."""
-    found: list[NDArray[np.int64]] = []
+    columns: list[NDArray[np.int64]] = []
     for term in terms.terms:
-        found.append(calls.once(term, partial(term.values, calls, found)))
-    columns_by_term: NDArray[np.int64] = np.array(found, dtype=np.int64).reshape(len(terms.terms), len(calls))
+        columns.append(calls.once(term, partial(term.values, calls, columns)))
+    columns_by_term: NDArray[np.int64] = np.array(columns, dtype=np.int64).reshape(len(terms.terms), len(calls))
     transposed: NDArray[np.int64] = columns_by_term.transpose()
     return transposed
 
@@ -177,8 +177,8 @@ def _shared(operator: Operator) -> list[Term]:
         terms += [Term("log", done), Term("log", moved + done / _RIDGE + 2.0 ** _LATENCIES[1])]
     terms += [Term("number", _twos(d)) for d in operator.dims]
     flags = [present(t.name) for t in operator.tensors if t.optional]
-    for one in operator.attributes:
-        flags += [attribute(one.name) == i for i in range(1, min(len(one.choices), _MOST_CHOICES))]
+    for declared in operator.attributes:
+        flags += [attribute(declared.name) == i for i in range(1, min(len(declared.choices), _MOST_CHOICES))]
     for tensor in operator.tensors:
         flags += [stride(tensor.name, axis) == 1 for axis in range(tensor.rank - 1)]
     terms += [Term("number", flag) for flag in flags]

@@ -116,8 +116,8 @@ class _Weighted:
     base: int
 
     def values(self, columns: Integers) -> Integers:
-        found: Integers = ((columns * self.slopes).sum(axis=1) + self.base) >> SHIFT
-        return found
+        logs: Integers = ((columns * self.slopes).sum(axis=1) + self.base) >> SHIFT
+        return logs
 
     def __add__(self, other: _Weighted) -> _Weighted:
         return _Weighted(self.slopes + other.slopes, self.base + other.base)
@@ -133,56 +133,56 @@ class _Binned:
 
 def learn_times(measured: Mapping[str, Times]) -> dict[str, TimeModel]:
     """Models of the variants to choose from, by id. Variants with too few times have none."""
-    known = {v: times for v, times in sorted(measured.items()) if len(times.logs) >= _LEAST}
-    lines = _in_common(known)
-    left = _without_shared(known, {v: t.logs - lines[v].values(t.columns) for v, t in known.items()})
-    own = {v: _own(t, left[v]) for v, t in known.items()}
-    left = {v: left[v] - own[v].values(t.columns) for v, t in known.items()}
-    shared = _trees_in_common(known, left)
-    found = {}
-    for variant, times in known.items():
+    usable = {v: times for v, times in sorted(measured.items()) if len(times.logs) >= _LEAST}
+    lines = _in_common(usable)
+    left = _without_shared(usable, {v: t.logs - lines[v].values(t.columns) for v, t in usable.items()})
+    own = {v: _own(t, left[v]) for v, t in usable.items()}
+    left = {v: left[v] - own[v].values(t.columns) for v, t in usable.items()}
+    shared = _trees_in_common(usable, left)
+    models = {}
+    for variant, times in usable.items():
         trees = shared[times.form]
         rest = left[variant] - values_of(trees, times.columns)
         if len(rest) >= _ENOUGH:
             trees = [*trees, *boost(times.columns, rest, times.weights, _TREES)]
-        found[variant] = _model(lines[variant] + own[variant], trees)
-    return found
+        models[variant] = _model(lines[variant] + own[variant], trees)
+    return models
 
 
-def _in_common(known: Mapping[str, Times]) -> dict[str, _Weighted]:
+def _in_common(measured: Mapping[str, Times]) -> dict[str, _Weighted]:
     """For each variant, the slopes that variants of its form share, and its own level."""
-    moments = {v: _moments_of(t.columns, t.logs, t.weights) for v, t in known.items()}
-    found = {}
-    for form in dict.fromkeys(t.form for t in known.values()):
-        alike = [v for v, t in known.items() if t.form == form]
+    moments = {v: _moments_of(t.columns, t.logs, t.weights) for v, t in measured.items()}
+    lines = {}
+    for form in dict.fromkeys(t.form for t in measured.values()):
+        alike = [v for v, t in measured.items() if t.form == form]
         slopes = _slopes_of(_together([moments[v] for v in alike]), _PULL)
-        found.update({v: _line(slopes, moments[v].base(slopes)) for v in alike})
-    return found
+        lines.update({v: _line(slopes, moments[v].base(slopes)) for v in alike})
+    return lines
 
 
-def _without_shared(known: Mapping[str, Times], left: Mapping[str, Integers]) -> dict[str, Integers]:
+def _without_shared(measured: Mapping[str, Times], left: Mapping[str, Integers]) -> dict[str, Integers]:
     """The rest of each variant's times, without most of the part that all variants share on the same problem."""
     pulls: dict[str, int] = {}
     weights: dict[str, int] = {}
-    for variant, times in known.items():
+    for variant, times in measured.items():
         rows = zip(times.problems, left[variant].tolist(), times.weights.tolist(), strict=True)
         for problem, rest, weight in rows:
             pulls[problem] = pulls.get(problem, 0) + weight * rest
             weights[problem] = weights.get(problem, _DOUBT) + weight
     shared = {p: round(pull / weights[p]) for p, pull in pulls.items()}
-    return {v: left[v] - np.array([shared[p] for p in t.problems], dtype=np.int64) for v, t in known.items()}
+    return {v: left[v] - np.array([shared[p] for p in t.problems], dtype=np.int64) for v, t in measured.items()}
 
 
-def _trees_in_common(known: Mapping[str, Times], left: Mapping[str, Integers]) -> dict[Hashable, list[Tree]]:
+def _trees_in_common(measured: Mapping[str, Times], left: Mapping[str, Integers]) -> dict[Hashable, list[Tree]]:
     """For each form, trees that explain most of what is left of all its variants' times."""
-    found: dict[Hashable, list[Tree]] = {}
-    for form in dict.fromkeys(t.form for t in known.values()):
-        alike = [v for v, t in known.items() if t.form == form]
-        columns = np.concatenate([known[v].columns for v in alike])
-        weights = np.concatenate([known[v].weights for v in alike])
+    trees: dict[Hashable, list[Tree]] = {}
+    for form in dict.fromkeys(t.form for t in measured.values()):
+        alike = [v for v, t in measured.items() if t.form == form]
+        columns = np.concatenate([measured[v].columns for v in alike])
+        weights = np.concatenate([measured[v].weights for v in alike])
         rest = np.concatenate([left[v] for v in alike])
-        found[form] = boost(columns, rest, weights, _SHARED_TREES) if len(rest) >= _ENOUGH else []
-    return found
+        trees[form] = boost(columns, rest, weights, _SHARED_TREES) if len(rest) >= _ENOUGH else []
+    return trees
 
 
 def _own(times: Times, left: Integers) -> _Weighted:
@@ -199,12 +199,12 @@ def _line(slopes: Floats, base: float) -> _Weighted:
 def _model(line: _Weighted, trees: Sequence[Tree]) -> TimeModel:
     """A model that has only the terms that it uses."""
     used = sorted({int(i) for i in np.flatnonzero(line.slopes)} | {t for tree in trees for t in tree.terms})
-    place = {term: i for i, term in enumerate(used)}
+    index = {term: i for i, term in enumerate(used)}
     return TimeModel(
         terms=tuple(used),
         weights=tuple(int(line.slopes[t]) for t in used),
         base=line.base,
-        trees=tuple(Tree((place[t.terms[0]], place[t.terms[1]], place[t.terms[2]]), t.cuts, t.leaves) for t in trees),
+        trees=tuple(Tree((index[t.terms[0]], index[t.terms[1]], index[t.terms[2]]), t.cuts, t.leaves) for t in trees),
     )
 
 
@@ -261,11 +261,11 @@ def _tree(binned: _Binned, left: Integers, weights: Integers) -> tuple[Tree, Int
 def _question(binned: _Binned, leaf: Integers, leaves: int, pulls: Integers, weights: Integers) -> tuple[int, int]:
     """The term, and the number of its cut, that best separates what is left, summed over all leaves so far."""
     count = len(binned.cuts)
-    place = (np.arange(count)[:, None] * leaves + leaf) * _BINS + binned.codes
+    bins = (np.arange(count)[:, None] * leaves + leaf) * _BINS + binned.codes
     shape = count, leaves, _BINS
     size = count * leaves * _BINS
-    pull = np.cumsum(_sums(place.ravel(), np.tile(pulls, count), size).reshape(shape), axis=2)
-    weight = np.cumsum(_sums(place.ravel(), np.tile(weights, count), size).reshape(shape), axis=2)
+    pull = np.cumsum(_sums(bins.ravel(), np.tile(pulls, count), size).reshape(shape), axis=2)
+    weight = np.cumsum(_sums(bins.ravel(), np.tile(weights, count), size).reshape(shape), axis=2)
     gains = np.zeros((count, _BINS - 1))
     for i in range(leaves):
         below, above = pull[:, i, :-1], pull[:, i, -1:] - pull[:, i, :-1]
@@ -277,9 +277,9 @@ def _question(binned: _Binned, leaf: Integers, leaves: int, pulls: Integers, wei
     return term, cut
 
 
-def _sums(place: Integers, values: Integers, size: int) -> Floats:
+def _sums(places: Integers, values: Integers, size: int) -> Floats:
     """The sum of the values at each place. It is exact: they are integers below 2^53."""
-    return np.bincount(place, values, size).astype(np.float64)
+    return np.bincount(places, values, size).astype(np.float64)
 
 
 def _three(values: Sequence[int]) -> tuple[int, int, int]:
@@ -361,10 +361,10 @@ def _solve(matrix: Floats, right: Floats) -> Floats:
         factors = matrix[k + 1 :, k] / matrix[k, k]
         matrix[k + 1 :] -= factors[:, None] * matrix[k]
         right[k + 1 :] -= factors * right[k]
-    found = np.zeros(size)
+    solution = np.zeros(size)
     for k in reversed(range(size)):
         rest = float(right[k])
         for j in range(k + 1, size):
-            rest -= float(matrix[k, j]) * float(found[j])
-        found[k] = rest / float(matrix[k, k])
-    return found
+            rest -= float(matrix[k, j]) * float(solution[j])
+        solution[k] = rest / float(matrix[k, k])
+    return solution

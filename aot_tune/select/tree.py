@@ -162,7 +162,7 @@ class _Learner:
 
 def _columns(problems: Sequence[str], facts: Mapping[str, Facts]) -> dict[str, NDArray[np.int64]]:
     """The facts that splits may use, by name. Of facts that split alike, only the first."""
-    found: dict[str, NDArray[np.int64]] = {}
+    columns: dict[str, NDArray[np.int64]] = {}
     seen: set[bytes] = set()
     for fact in sorted(f for f in facts[problems[0]] if not f.startswith("alignment.")) if problems else []:
         values = np.array([facts[p][fact] for p in problems], dtype=np.int64)
@@ -170,8 +170,8 @@ def _columns(problems: Sequence[str], facts: Mapping[str, Facts]) -> dict[str, N
         told = (values > 1).tobytes() if fact.startswith("stride.") else values.tobytes()
         if told not in seen and values.min() != values.max():
             seen.add(told)
-            found[fact] = values
-    return found
+            columns[fact] = values
+    return columns
 
 
 def _regrets(row: Mapping[str, float], kept: Sequence[str]) -> list[float]:
