@@ -197,22 +197,22 @@ def _compile(given: argparse.Namespace) -> int:
 
 def add_try(commands: Any) -> None:
     """Add the command to the parser."""
-    one = commands.add_parser(
+    parser = commands.add_parser(
         "try",
         help="run one candidate again, by itself",
         description="Compile, verify and time one candidate. A build prints this command for each candidate that "
         "failed.",
     )
-    one.add_argument("operator", metavar="OPERATOR")
-    one.add_argument("candidate", metavar="CANDIDATE", help="its name in reports, such as packed_3fa2b1c9")
-    one.add_argument(
+    parser.add_argument("operator", metavar="OPERATOR")
+    parser.add_argument("candidate", metavar="CANDIDATE", help="its name in reports, such as packed_3fa2b1c9")
+    parser.add_argument(
         "--problem", default="", help="such as 'M=16 N=4096 K=4096 +bias'; default: all problems that it serves"
     )
-    one.add_argument("--target", default="", help="what it is compiled for; default: the best of this machine")
-    add_template_roots(one)
-    one.add_argument("--source", type=Path, metavar="FILE", help="write the rendered source there")
-    add_source_options(one)
-    one.set_defaults(run=_try)
+    parser.add_argument("--target", default="", help="what it is compiled for; default: the best of this machine")
+    add_template_roots(parser)
+    parser.add_argument("--source", type=Path, metavar="FILE", help="write the rendered source there")
+    add_source_options(parser)
+    parser.set_defaults(run=_try)
 
 
 def _try(given: argparse.Namespace) -> int:

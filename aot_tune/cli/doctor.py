@@ -172,14 +172,14 @@ def _answer(examination: Examination) -> str:
     return f"answer     a build here tunes for {' and '.join(examination.best)}"
 
 
-def _compiler(one: CompilerFound, verbose: bool) -> str:
+def _compiler(compiler: CompilerFound, verbose: bool) -> str:
     """A compiler's version, or its whole identity. Of a digest only the first digits: enough to compare by eye."""
-    if one.trouble is not None:
-        return _told(one.trouble)
-    told = one.version
+    if compiler.trouble is not None:
+        return _told(compiler.trouble)
+    told = compiler.version
     if verbose:
-        told = ", ".join(f"{k} {v[:12] if _DIGEST.match(v) else v}" for k, v in one.identity.items())
-    return f"{told}, {one.origin}" if one.origin else told
+        told = ", ".join(f"{k} {v[:12] if _DIGEST.match(v) else v}" for k, v in compiler.identity.items())
+    return f"{told}, {compiler.origin}" if compiler.origin else told
 
 
 def _gpu_lines(gpus: GpusFound) -> Iterator[str]:
@@ -203,7 +203,7 @@ def _gpu_lines(gpus: GpusFound) -> Iterator[str]:
     yield f"torch      {f'{gpus.torch}, built {built}' if gpus.torch else 'none: it is needed to tune for a GPU'}"
     if gpus.warning:
         yield f"warning    {gpus.warning}"
-    yield from (f"problem    {_told(one)}" for one in troubles)
+    yield from (f"problem    {_told(trouble)}" for trouble in troubles)
 
 
 def _gpu(gpu: CudaDevice) -> str:
@@ -224,10 +224,10 @@ def cache_lines(cache: CacheFound) -> Iterator[str]:
         yield f"           {_told(cache.trouble, beside='a build goes on without it')}"
 
 
-def _told(one: Trouble, *, beside: str = "not needed without a GPU") -> str:
+def _told(trouble: Trouble, *, beside: str = "not needed without a GPU") -> str:
     """A trouble in lines. A remark follows if it stops nothing."""
-    told = str(AotTuneError(one.what, why=one.why, fix=one.fix))
-    return told if one.stops else f"{told}\n  ({beside})"
+    told = str(AotTuneError(trouble.what, why=trouble.why, fix=trouble.fix))
+    return told if trouble.stops else f"{told}\n  ({beside})"
 
 
 def _sandbox(states: Mapping[str, int], verbose: bool) -> str:
@@ -266,7 +266,7 @@ def examine() -> Examination:
         memory=memory_text(),
         cache=cache,
         options=tuple(_option_lines(os.environ)),
-        problems=sum(one is not None and one.stops for one in troubles),
+        problems=sum(trouble is not None and trouble.stops for trouble in troubles),
         tools=tuple(_examine_tool(name) for name in ("cmake", "ninja")),
     )
 

@@ -83,8 +83,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 def _explanation_of(told: Mapping[str, Any], manifest: Mapping[str, Any]) -> Explanation:
     """What a library says of a call, with what its manifest says of the variant's code."""
-    operators = (one for one in manifest["operators"] if one["name"] == told.get("operator"))
-    variants = next((one.get("variants", ()) for one in operators), ())
+    operators = (operator for operator in manifest["operators"] if operator["name"] == told.get("operator"))
+    variants = next((operator.get("variants", ()) for operator in operators), ())
     variant: dict[str, Any] = next((v for v in variants if v["name"] == told.get("variant")), {})
     beside = {"code": variant.get("resources") or {}, "roofline": variant.get("roofline") or None}
     return msgspec.convert({**told, **beside}, Explanation, strict=False)
@@ -255,7 +255,7 @@ def _manifest(name: str, module: Any) -> tuple[dict[str, Any], list[str]]:
     try:
         told = module.manifest()
         manifest = dict(told if isinstance(told, dict) else json.loads(told))
-        return manifest, [one["name"] for one in manifest["operators"]]
+        return manifest, [operator["name"] for operator in manifest["operators"]]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BuildError(
             f"module {name} is not the Python module of a library",

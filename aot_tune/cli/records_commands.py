@@ -196,10 +196,10 @@ def _merge(given: argparse.Namespace) -> int:
     base = {} if given.base is None else _by_place(load_tree(given.base, older=True))
     merged: dict[Path, OperatorDatabase] = {}
     for tree in trees:
-        for place, database in _by_place(tree).items():
-            if place in merged:
-                _tell_of_toolchains(place, merged[place], database)
-            merged[place] = _with(base.get(place), merged.get(place), database)
+        for relative, database in _by_place(tree).items():
+            if relative in merged:
+                _tell_of_toolchains(relative, merged[relative], database)
+            merged[relative] = _with(base.get(relative), merged.get(relative), database)
     if given.base is not None:
         sides = [_by_place(tree) for tree in trees]
         merged = {p: d for p, d in merged.items() if not _removed(p, base, sides)}
@@ -208,7 +208,7 @@ def _merge(given: argparse.Namespace) -> int:
             f"these are records of {len(merged)} operators or devices: {', '.join(map(str, merged))}",
             fix="merge folders, or files of one operator and device",
         )
-    target = {given.output if of_files else given.output / place: d for place, d in merged.items()}
+    target = {given.output if of_files else given.output / relative: d for relative, d in merged.items()}
     for path in save_tree(target):
         print(path)
     return 0
@@ -220,10 +220,10 @@ def _with(base: OperatorDatabase | None, one: OperatorDatabase | None, two: Oper
     return join(one, two) if base is None else join_from(base, one, two)
 
 
-def _removed(place: Path, base: Mapping[Path, OperatorDatabase], sides: Sequence[dict[Path, OperatorDatabase]]) -> bool:
+def _removed(path: Path, base: Mapping[Path, OperatorDatabase], sides: Sequence[dict[Path, OperatorDatabase]]) -> bool:
     """Whether one side removed a file and the other left it unchanged."""
-    there = [side[place] for side in sides if place in side]
-    return place in base and len(there) == 1 and there[0] == base[place]
+    there = [side[path] for side in sides if path in side]
+    return path in base and len(there) == 1 and there[0] == base[path]
 
 
 def _trees(paths: Sequence[Path], *, older: bool) -> RecordTree:
@@ -248,9 +248,9 @@ def _check_output(output: Path, sources: Sequence[Path]) -> None:
         raise OptionError(f"{output} has records already", fix="merge them too by naming it, or name another output")
 
 
-def _tell_of_toolchains(place: Path, one: OperatorDatabase, two: OperatorDatabase) -> None:
+def _tell_of_toolchains(path: Path, one: OperatorDatabase, two: OperatorDatabase) -> None:
     for backend in other_toolchains(one, two):
-        print(f"NOTE {place}: two versions of the compiler for {backend}; the later is named", file=sys.stderr)
+        print(f"NOTE {path}: two versions of the compiler for {backend}; the later is named", file=sys.stderr)
 
 
 def _drive(given: argparse.Namespace) -> int:
@@ -282,11 +282,11 @@ def _diff(given: argparse.Namespace) -> int:
             fix="name two versions of the record of one operator and device",
         )
     said = "".join(
-        format_change(str(place), changes(before[place], after[place]), whole=given.all)
-        for place in sorted(before.keys() & after.keys())
+        format_change(str(relative), changes(before[relative], after[relative]), whole=given.all)
+        for relative in sorted(before.keys() & after.keys())
     )
-    said += "".join(f"{place}\n  went\n" for place in sorted(before.keys() - after.keys()))
-    said += "".join(f"{place}\n  came\n" for place in sorted(after.keys() - before.keys()))
+    said += "".join(f"{relative}\n  went\n" for relative in sorted(before.keys() - after.keys()))
+    said += "".join(f"{relative}\n  came\n" for relative in sorted(after.keys() - before.keys()))
     print(said or "the records say the same\n", end="")
     return 0
 
@@ -359,12 +359,12 @@ def _checked(
     for path in without_digests(tree):
         yield str(path), Finding("it is of a schema without digests", "rewrite it with aot-tune records upgrade", False)
     for path, database in tree.items():
-        yield from ((str(path), one) for one in check_record(database, operators))
+        yield from ((str(path), finding) for finding in check_record(database, operators))
     stated = _with_workload(operators, roots, workload, tree)
     for path, database in tree.items():
         if database.operator in stated and database.contract == operator_digest(stated[database.operator]):
-            yield from ((str(path), one) for one in check_settled(database, stated[database.operator], _SHAPES))
-    yield from (("coverage", one) for one in check_coverage(list(tree.values()), stated))
+            yield from ((str(path), finding) for finding in check_settled(database, stated[database.operator], _SHAPES))
+    yield from (("coverage", finding) for finding in check_coverage(list(tree.values()), stated))
     if rendered_with is None:
         return
     declared, render, left_out = _renderer(operators, roots, tree, rendered_with)
@@ -372,7 +372,7 @@ def _checked(
         yield "render", Finding(left_out, wrong=False)
     for path, database in tree.items():
         if database.operator in declared:
-            yield from ((str(path), one) for one in _sources(database, declared[database.operator], render))
+            yield from ((str(path), finding) for finding in _sources(database, declared[database.operator], render))
 
 
 def _no_more_given(
@@ -453,7 +453,7 @@ def _renderer(
         inspections, left_out = read_functions(operators, targets, baselines, roots, os.environ)
     except BuildError as error:
         inspections, left_out = {}, f"Triton functions are left out: {error.what}"
-    declared = {name: with_declarations(one, inspections, families) for name, one in operators.items()}
+    declared = {name: with_declarations(op, inspections, families) for name, op in operators.items()}
     renderer = Renderer(roots, settings.by_backend())
 
     def render(operator: Operator, candidate: Candidate) -> str:

@@ -63,7 +63,7 @@ def add_report(commands: Any) -> None:
 
 def _report(given: argparse.Namespace) -> int:
     report = read_report(given.file or installed_report(given.module))
-    reported = {one.operator for one in report.operators}
+    reported = {part.operator for part in report.operators}
     for name in given.operators:
         if name not in reported:
             own = given.file is None and given.module == BUNDLED_MODULE

@@ -141,12 +141,12 @@ def _chosen(libraries: Sequence[_Library], names: Sequence[str], operators: Sequ
     for name in names:
         if name not in library_names:
             raise OptionError(f"the project has no library {name!r}", fix=did_you_mean(name, library_names))
-    chosen = [one for one in libraries if not names or one[1].name in names]
+    chosen = [library for library in libraries if not names or library[1].name in names]
     all_of_them = {operator for _, plan, _ in chosen for operator in plan.operators}
     for operator in operators:
         if operator not in all_of_them:
             raise OptionError(f"the project has no operator {operator!r}", fix=did_you_mean(operator, all_of_them))
-    return [one for one in chosen if not operators or set(operators).intersection(one[1].operators)]
+    return [library for library in chosen if not operators or set(operators).intersection(library[1].operators)]
 
 
 def run_planned(arguments: Sequence[str], paths: Paths) -> int:

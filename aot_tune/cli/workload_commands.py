@@ -240,7 +240,7 @@ def _computing(problems: Sequence[CountedProblem], operators: dict[str, Operator
     Raises:
         SpecError: when there are none.
     """
-    kept = [one for one in problems if not is_empty(operators[one.operator], one.problem)]
+    kept = [entry for entry in problems if not is_empty(operators[entry.operator], entry.problem)]
     left = len(problems) - len(kept)
     if not kept:
         raise SpecError(
@@ -259,7 +259,7 @@ def _write(problems: Sequence[CountedProblem], output: Path | None) -> None:
         sys.stdout.write(text.decode())
         return
     output.write_bytes(text)
-    weight = sum(one.weight for one in problems)
+    weight = sum(entry.weight for entry in problems)
     print(f"{output}: {counted(len(problems), 'problem')}, {counted(weight)}", file=sys.stderr)
 
 

@@ -38,7 +38,7 @@ class CompileSettings(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             SpecError: for a definition or an option that is malformed or not allowed.
         """
-        pairs = (one.removeprefix("-D").partition("=") for one in self.definitions)
+        pairs = (definition.removeprefix("-D").partition("=") for definition in self.definitions)
         return CompileOptions(
             include_directories=self.include_directories,
             definitions={name: value if equals else None for name, equals, value in pairs},
@@ -142,7 +142,7 @@ def of_target(file: Path, own: Iterable[str]) -> CompileSettings:
         rows = [row.partition("=") for row in file.read_text(encoding="utf-8").splitlines()]
     except FileNotFoundError:
         return CompileSettings()
-    lists = {name: [one for one in value.split(";") if one] for name, _, value in rows}
+    lists = {name: [item for item in value.split(";") if item] for name, _, value in rows}
     ours = {str(Path(folder).resolve()) for folder in own}
     folders = [f for f in lists.get("include_directories", ()) if not _is_own(f, ours)]
     return CompileSettings(

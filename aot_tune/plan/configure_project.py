@@ -114,7 +114,7 @@ def _arguments(project: Path, options: Mapping[str, str], defines: Sequence[str]
         *(["-G", "Ninja"] if ninja else []),
         *(f"-D{name}={value}" for name, value in own.items()),
         *shlex.split(os.environ.get("CMAKE_ARGS", "")),
-        *(f"-D{one}" for one in defines),
+        *(f"-D{define}" for define in defines),
         *(f"-D{name}={value}" for name, value in options.items() if value),
     ]
 

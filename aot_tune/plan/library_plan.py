@@ -376,8 +376,8 @@ def _read_and_render(
     if mode != "generic":
         return whole, inspections, left_out
     shipped = {t.name for t in baselines}
-    kept = {name: {t: d for t, d in known.items() if t in shipped} for name, known in inspections.items()}
-    kept = {name: known for name, known in kept.items() if known}
+    kept = {name: {t: d for t, d in by_target.items() if t in shipped} for name, by_target in inspections.items()}
+    kept = {name: by_target for name, by_target in kept.items() if by_target}
     return {name: with_declarations(op, kept, families) for name, op in operators.items()}, kept, ""
 
 

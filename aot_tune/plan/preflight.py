@@ -162,9 +162,9 @@ def unchecked(operators: Iterable[Operator], targets: Sequence[Target]) -> list[
             )
             continue
         tried = [k for k in operator.kernels if not k.generic and families & families_of(toolchain_for(k.backend))]
-        guards = {k.name: {tuple(g.key() for g in one): one for one in guard_sets(k)} for k in tried}
-        every = {key: one for sets in guards.values() for key, one in sets.items()}  # many kernels share some
-        counts = {key: large_checks(operator, one, most) for key, one in every.items()}
+        guards = {k.name: {tuple(g.key() for g in group): group for group in guard_sets(k)} for k in tried}
+        every = {key: group for sets in guards.values() for key, group in sets.items()}  # many kernels share some
+        counts = {key: large_checks(operator, group, most) for key, group in every.items()}
         own = {name: max(map(counts.__getitem__, sets), key=lambda found: found[1]) for name, sets in guards.items()}
         never = [name for name, (_, all_of_it) in own.items() if not all_of_it]
         if never:

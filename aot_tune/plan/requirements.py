@@ -80,12 +80,12 @@ def uses_cutlass(project: Path, bundled: Path | None = None) -> bool:
         bundled: the folder of the bundled templates; the default is this package's.
     """
     libraries = list(_libraries(project)) or [_Library(bundled=True, operators=None)]
-    named = [one.operators for one in libraries]
+    named = [library.operators for library in libraries]
     own = None if None in named else frozenset().union(*(n for n in named if n is not None))
     if _includes(project, own):
         return True
-    roots = [_bundled_templates() if bundled is None else bundled]
-    return any(_includes(root, one.operators) for one in libraries if one.bundled for root in roots if root.is_dir())
+    root = _bundled_templates() if bundled is None else bundled
+    return root.is_dir() and any(_includes(root, library.operators) for library in libraries if library.bundled)
 
 
 def _bundled_templates() -> Path:
@@ -192,7 +192,7 @@ def chosen(name: str, settings: Mapping[str, Any] | None, environ: Mapping[str, 
         _listed(environ.get("SKBUILD_CMAKE_ARGS")) or _listed(_setting("cmake.args", settings)),
         _listed(environ.get("SKBUILD_CMAKE_DEFINE")),
     )
-    for word in (word for place in places for word in reversed(place)):
+    for word in (word for words in places for word in reversed(words)):
         key, equals, value = word.removeprefix("-D").partition("=")
         if equals and key.partition(":")[0].strip() == name and value:
             return value
@@ -233,7 +233,7 @@ def _has_nvcc(environ: Mapping[str, str], system: Path) -> bool:
         return True
     homes = [str(Path(environ[n], "bin")) for n in ("CUDA_HOME", "CUDA_PATH") if environ.get(n)]
     places = [*homes, environ.get("PATH", os.defpath), str(system / "bin")]
-    return any(shutil.which("nvcc", path=place) for place in places)
+    return any(shutil.which("nvcc", path=folder) for folder in places)
 
 
 def _any_file(project: Path, ending: str, text: bytes) -> bool:

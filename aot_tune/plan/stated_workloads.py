@@ -51,13 +51,13 @@ class WorkloadPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def told(self) -> list[str]:
         """A line for each file."""
         return [
-            f"{one.name}: {counted(one.problems, 'problem')}" + (" added to the declared ones" if one.beside else "")
-            for one in self.files
+            f"{file.name}: {counted(file.problems, 'problem')}" + (" added to the declared ones" if file.beside else "")
+            for file in self.files
         ]
 
     def unserved(self, operator: Operator, families: Iterable[str]) -> dict[str, list[str]]:
         """By family of devices, ids of an operator's stated problems that no kernel takes."""
-        problems = [one.problem for one in self.operators[operator.name].problems]
+        problems = [entry.problem for entry in self.operators[operator.name].problems]
         left_out = {f: [p.id for p in problems if not is_served(operator, p, f)] for f in families}
         return {f: left for f, left in left_out.items() if left}
 

@@ -86,28 +86,28 @@ class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.failures) or self.is_wrong
 
 
-def compiled_lines(one: CompiledKernel) -> list[str]:
+def compiled_lines(kernel: CompiledKernel) -> list[str]:
     """Lines on a kernel: how many of its candidates fit, spill and fail, and the first error of each kind."""
-    if one.no_reason:
-        return [f"{one.name}: no candidate: {one.no_reason}"]
-    total = one.fit + one.failed
-    counts = [f"{one.fit} fit"]
-    if one.spilled:
-        counts.append(f"{one.spilled} of them spill, {one.spill_bytes} bytes at most ({one.spill_where})")
-    counts += [f"{one.failed} fail"] if one.failed else []
-    lines = [f"{one.name}: {counted(total, 'candidate')}, {', '.join(counts)}{_most(one)}"]
-    for kind in one.failures:
+    if kernel.no_reason:
+        return [f"{kernel.name}: no candidate: {kernel.no_reason}"]
+    total = kernel.fit + kernel.failed
+    counts = [f"{kernel.fit} fit"]
+    if kernel.spilled:
+        counts.append(f"{kernel.spilled} of them spill, {kernel.spill_bytes} bytes at most ({kernel.spill_where})")
+    counts += [f"{kernel.failed} fail"] if kernel.failed else []
+    lines = [f"{kernel.name}: {counted(total, 'candidate')}, {', '.join(counts)}{_most(kernel)}"]
+    for kind in kernel.failures:
         times = f" {kind.count} times" if kind.count > 1 else ""
         who = f"{kind.candidate}, {kind.name}" if kind.name else kind.candidate
         lines.append(f"  {kind.status}{times}: {_shortened(kind.error)} ({who})")
-    if one.interpreted is not None:
-        lines.append(f"  in Triton's interpreter {_told(one.interpreted)}")
+    if kernel.interpreted is not None:
+        lines.append(f"  in Triton's interpreter {_told(kernel.interpreted)}")
     return lines
 
 
-def _most(one: CompiledKernel) -> str:
-    amounts = ((one.registers, "registers"), (one.shared, "bytes of shared memory"), (one.stack, "bytes of stack"))
-    used = [f"{count} {what}" for count, what in amounts if count]
+def _most(kernel: CompiledKernel) -> str:
+    amounts = {"registers": kernel.registers, "bytes of shared memory": kernel.shared, "bytes of stack": kernel.stack}
+    used = [f"{count} {what}" for what, count in amounts.items() if count]
     return f"; at most {', '.join(used)}" if used else ""
 
 

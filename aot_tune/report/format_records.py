@@ -53,9 +53,9 @@ def format_record(database: OperatorDatabase, *, problems: bool = False) -> str:
     if problems:
         for target in sorted({target for target, _ in best}):
             lines += ["", f"  the fastest on {target}"]
-            for (of, name), one in best.items():
+            for (of, name), winner in best.items():
                 if of == target:
-                    lines += [_cut(f"    {name}"), _cut(f"      {format_time(one.ns):>10}  {_shown(one)}")]
+                    lines += [_cut(f"    {name}"), _cut(f"      {format_time(winner.ns):>10}  {_shown(winner)}")]
     return "\n".join(lines) + "\n"
 
 
@@ -108,7 +108,7 @@ def format_change(name: str, change: RecordChange, *, whole: bool = False) -> st
 
 def _of_target(database: OperatorDatabase, target: str, best: Mapping[tuple[str, str], Fastest]) -> Iterator[str]:
     own = {c.id: c for c in database.candidates if c.candidate.target == target}
-    wins = Counter(one.candidate for one in best.values())
+    wins = Counter(winner.candidate for winner in best.values())
     measured = {m.candidate for m in database.measurements if m.status == "ok"}
     failed = {c.id for c in own.values() if c.status != "ok"}
     failed |= {m.candidate for m in database.measurements if m.candidate in own and m.status not in ("ok", "skipped")}
@@ -139,8 +139,8 @@ def _percent(ratio: float) -> str:
     return f"{100 * (ratio - 1):+.1f} %"
 
 
-def _shown(one: Fastest) -> str:
-    return one.label if one.raced else f"{one.label}, not raced"
+def _shown(winner: Fastest) -> str:
+    return winner.label if winner.raced else f"{winner.label}, not raced"
 
 
 def _listed(what: str, named: Mapping[str, str], joint: str = " ") -> Iterator[str]:

@@ -131,14 +131,14 @@ class _Places:
         return self.numbers.setdefault(text, len(self.numbers))
 
 
-def _charts_of(one: OperatorReport) -> OperatorCharts:
+def _charts_of(part: OperatorReport) -> OperatorCharts:
     """The charts of an operator."""
     names, kinds = _Places(), _Places()
-    for curve in one.curves:
+    for curve in part.curves:
         kinds(curve.kind)
-    dims = tuple(dict.fromkeys(d for row in one.problems for d in row.dims))
-    points = one.survey.points if one.survey is not None else ()
-    whose = {r.name: r.whose for row in one.problems for r in row.runners}
+    dims = tuple(dict.fromkeys(d for row in part.problems for d in row.dims))
+    points = part.survey.points if part.survey is not None else ()
+    whose = {r.name: r.whose for row in part.problems for r in row.runners}
     problems = tuple(
         ChartedProblem(
             row.problem,
@@ -150,7 +150,7 @@ def _charts_of(one: OperatorReport) -> OperatorCharts:
             row.held_out,
             tuple(ChartedRunner(names(r.name), r.ns, r.low, r.high, r.samples, r.raced) for r in row.runners),
         )
-        for row in one.problems
+        for row in part.problems
     )
     charted = OperatorCharts(
         dims=dims,
@@ -159,9 +159,9 @@ def _charts_of(one: OperatorReport) -> OperatorCharts:
         whose=(),
         problems=problems,
         curves=tuple(
-            ChartedCurve(kinds(c.kind), tuple(map(names, c.variants)), c.regret, c.served) for c in one.curves
+            ChartedCurve(kinds(c.kind), tuple(map(names, c.variants)), c.regret, c.served) for c in part.curves
         ),
-        maps=tuple(_map(m, kinds, names) for m in one.maps),
+        maps=tuple(_map(m, kinds, names) for m in part.maps),
         points=tuple(
             ChartedPoint(
                 p.problem,
@@ -175,8 +175,8 @@ def _charts_of(one: OperatorReport) -> OperatorCharts:
             )
             for p in points
         ),
-        sizes=tuple(_size_bars(one.variants)),
-        seconds=tuple(Bar(phase, seconds) for phase, seconds in one.seconds.items()),
+        sizes=tuple(_size_bars(part.variants)),
+        seconds=tuple(Bar(phase, seconds) for phase, seconds in part.seconds.items()),
     )
     return msgspec.structs.replace(
         charted,
@@ -186,10 +186,10 @@ def _charts_of(one: OperatorReport) -> OperatorCharts:
     )
 
 
-def _map(one: DispatchMap, kinds: _Places, names: _Places) -> ChartedMap:
-    places = [*map(names, one.variants), -1]
-    picks = tuple(tuple(places[p] for p in row) for row in one.picks)
-    return ChartedMap(kinds(one.kind), one.x, one.y, one.at, one.xs, one.ys, picks)
+def _map(grid: DispatchMap, kinds: _Places, names: _Places) -> ChartedMap:
+    places = [*map(names, grid.variants), -1]
+    picks = tuple(tuple(places[p] for p in row) for row in grid.picks)
+    return ChartedMap(kinds(grid.kind), grid.x, grid.y, grid.at, grid.xs, grid.ys, picks)
 
 
 def _size_bars(variants: Iterable[VariantRow]) -> list[Bar]:
@@ -221,7 +221,7 @@ class _Section:
     """An operator on a target, as the template shows it."""
 
     id: str
-    one: OperatorReport
+    part: OperatorReport
     charts: OperatorCharts
     worst: Sequence[SurveyPoint]
     bytes: int
@@ -234,7 +234,7 @@ class _Section:
     @property
     def tried(self) -> int:
         """How many candidates were tried."""
-        return self.one.tried - self.one.statuses.get(NOT_TRIED, 0)
+        return self.part.tried - self.part.statuses.get(NOT_TRIED, 0)
 
 
 def html_page(report: Report) -> str:
@@ -256,7 +256,7 @@ def html_page(report: Report) -> str:
     }
     return environment.get_template("page.html.j2").render(
         report=report,
-        sections=[_section(one) for one in report.operators],
+        sections=[_section(part) for part in report.operators],
         spent=_json(_time_bars(report.spent, _SPENT)),
         # a variant that serves several targets is in several reports, but counts once
         total=sum({(o.operator, v.name): v.bytes for o in report.operators for v in o.variants}.values()),
@@ -265,15 +265,15 @@ def html_page(report: Report) -> str:
     )
 
 
-def _section(one: OperatorReport) -> _Section:
-    points = one.survey.points if one.survey is not None else ()
+def _section(part: OperatorReport) -> _Section:
+    points = part.survey.points if part.survey is not None else ()
     worst = sorted((p for p in points if p.held_out and p.regret), key=lambda p: (-(p.regret or 0.0), p.problem))
     return _Section(
-        id=re.sub(r"[^A-Za-z0-9_-]", "-", f"{one.operator}-{one.target}"),
-        one=one,
-        charts=_charts_of(one),
+        id=re.sub(r"[^A-Za-z0-9_-]", "-", f"{part.operator}-{part.target}"),
+        part=part,
+        charts=_charts_of(part),
         worst=worst[:_WORST],
-        bytes=sum(row.bytes for row in one.variants),
+        bytes=sum(row.bytes for row in part.variants),
     )
 
 

@@ -54,19 +54,19 @@ def counted(count: float, what: str = "call") -> str:
     return f"{count:.10g} {what}{'s' * (count != 1)}"
 
 
-def tried_text(one: OperatorReport) -> str:
+def tried_text(part: OperatorReport) -> str:
     """How many candidates were tried, with their statuses, and how many were not tried."""
-    left = one.statuses.get(NOT_TRIED, 0)
-    if left and left == one.tried:
+    left = part.statuses.get(NOT_TRIED, 0)
+    if left and left == part.tried:
         return f"tried none of {left}"
-    counts = ", ".join(f"{n} {status}" for status, n in sorted(one.statuses.items()) if n and status != NOT_TRIED)
-    return f"tried {one.tried - left} ({counts or 'nothing'})" + (f", {left} more not tried" if left else "")
+    counts = ", ".join(f"{n} {status}" for status, n in sorted(part.statuses.items()) if n and status != NOT_TRIED)
+    return f"tried {part.tried - left} ({counts or 'nothing'})" + (f", {left} more not tried" if left else "")
 
 
-def curve_lines(one: OperatorReport) -> list[str]:
+def curve_lines(part: OperatorReport) -> list[str]:
     """What each kept variant is good for: the regret with the first one, the first two, and so on."""
     lines = []
-    for curve in one.curves if one.survey is not None else ():
+    for curve in part.curves if part.survey is not None else ():
         percents = ", ".join(f"{100 * regret:.1f}" for regret in curve.regret)
         of = f" of {curve.kind}" if curve.kind else ""
         lines.append(f"  mean regret with 1, 2, ... variants{of}: {percents} %")
@@ -85,54 +85,54 @@ def remark_lines(rows: Sequence[ProblemRow]) -> list[str]:
     ]
 
 
-def held_out_of(one: OperatorReport) -> float | None:
+def held_out_of(part: OperatorReport) -> float | None:
     """The mean regret on shapes that dispatch did not learn from; None if there are too few of them."""
-    if one.survey is not None:
-        return one.survey.mean
-    judged = len(one.problems) - one.not_held_out
-    return one.held_out_regret if judged >= _ENOUGH else None
+    if part.survey is not None:
+        return part.survey.mean
+    judged = len(part.problems) - part.not_held_out
+    return part.held_out_regret if judged >= _ENOUGH else None
 
 
-def use_text(one: OperatorReport, row: VariantRow) -> str:
+def use_text(part: OperatorReport, row: VariantRow) -> str:
     """What a variant is kept for."""
-    if row.wins or one.survey is None:
+    if row.wins or part.survey is None:
         return counted(row.wins, "problem")
     return "other shapes"
 
 
 def in_reading_order(report: Report) -> Report:
     """The report with the newest target of each operator first: on a CPU that built it, this is its own."""
-    names = list(dict.fromkeys(one.operator for one in report.operators))
+    names = list(dict.fromkeys(part.operator for part in report.operators))
     places = {target: number for number, target in enumerate(report.targets)}
-    order = sorted(report.operators, key=lambda one: (names.index(one.operator), -places.get(one.target, 0)))
+    order = sorted(report.operators, key=lambda part: (names.index(part.operator), -places.get(part.target, 0)))
     return msgspec.structs.replace(report, operators=tuple(order))
 
 
-def on_others_text(one: OperatorReport) -> str:
+def on_others_text(part: OperatorReport) -> str:
     """The regret of dispatch on shapes that it did not learn from, if there are enough of them."""
-    if one.survey is not None:
+    if part.survey is not None:
         return (
-            f", {percent_text(one.survey.mean)} on {one.survey.shapes} surveyed shapes left out of learning "
-            f"(95 % of them within {percent_text(one.survey.p95)}; worst {percent_text(one.survey.worst)} on "
-            f"'{one.survey.where}')"
+            f", {percent_text(part.survey.mean)} on {part.survey.shapes} surveyed shapes left out of learning "
+            f"(95 % of them within {percent_text(part.survey.p95)}; worst {percent_text(part.survey.worst)} on "
+            f"'{part.survey.where}')"
         )
-    if one.held_out_regret is None:
+    if part.held_out_regret is None:
         return ""
-    judged = len(one.problems) - one.not_held_out
+    judged = len(part.problems) - part.not_held_out
     if judged < _ENOUGH:
         return f", unknown on other shapes (only {judged} could be left out of learning, {_ENOUGH} are needed)"
-    without = f" (without {one.not_held_out} of {len(one.problems)}: the choice was never timed there)"
-    return f", {percent_text(one.held_out_regret)} on shapes left out of learning" + without * bool(one.not_held_out)
+    without = f" (without {part.not_held_out} of {len(part.problems)}: the choice was never timed there)"
+    return f", {percent_text(part.held_out_regret)} on shapes left out of learning" + without * bool(part.not_held_out)
 
 
-def slower_line(one: OperatorReport) -> list[str]:
+def slower_line(part: OperatorReport) -> list[str]:
     """A note if winners are slower than the fastest baseline beyond doubt."""
-    slower = [row for row in one.problems if row.speedup is not None and row.speedup * (1 + 2 * _error(row)) < _SLOWER]
+    slower = [row for row in part.problems if row.speedup is not None and row.speedup * (1 + 2 * _error(row)) < _SLOWER]
     if not slower:
         return []
     worst = min(slower, key=lambda row: row.speedup or 0.0)
     name = worst.baseline[0] if worst.baseline is not None else "the baseline"
-    many = f"{len(slower)} of {counted(len(one.problems), 'problem')}"
+    many = f"{len(slower)} of {counted(len(part.problems), 'problem')}"
     most = f"on {worst.problem} {name} takes {worst.speedup:.2f} of the winner's time"
     return [f"  NOTE slower than the fastest baseline on {many}; {most}"]
 
@@ -259,51 +259,51 @@ def format_report(report: Report, *, failures: int = 5, candidates: bool = False
     lines += [f"device    {d}" for d in (*report.devices, *report.units)]
     lines += [f"workload  {line}" for line in report.workload]
     lines += [f"compiler  {name}: {version}" for name, version in sorted(report.toolchains.items())]
-    tuned = any(one.tried for one in report.operators)  # else nothing was timed
+    tuned = any(part.tried for part in report.operators)  # else nothing was timed
     for name, *words in (report.measuring or ((report.policy,),)) if tuned else ():
         lines += [f"policy    {name}", *(line for text in words for line in _WRAPPED.wrap(text))]
     held = ", ".join(f"{size_text(peak.bytes)} in {peak.what}" for peak in report.memory)
     lines += [f"memory    at most {held}"] if held else []
     lines += [f"NOTE      {note}" for note in report.notes]
-    for one in report.operators:
-        lines += ["", *_operator(one, failures)]
-        lines += ["  " + line for line in _candidates(one)] if candidates and one.candidates else []
+    for part in report.operators:
+        lines += ["", *_operator(part, failures)]
+        lines += ["  " + line for line in _candidates(part)] if candidates and part.candidates else []
     return "\n".join(lines) + "\n"
 
 
-def _operator(one: OperatorReport, failures: int) -> list[str]:
-    lines = [f"{one.operator} on {one.target}: {tried_text(one)}, kept {len(one.variants)}"]
-    if one.note:
-        lines.append(f"  NOTE {one.note}")
-    if one.problems:
-        lines += ["  " + line for line in _problems(one)]
-        began = Counter(p.began for p in one.problems if p.began)
+def _operator(part: OperatorReport, failures: int) -> list[str]:
+    lines = [f"{part.operator} on {part.target}: {tried_text(part)}, kept {len(part.variants)}"]
+    if part.note:
+        lines.append(f"  NOTE {part.note}")
+    if part.problems:
+        lines += ["  " + line for line in _problems(part)]
+        began = Counter(p.began for p in part.problems if p.began)
         lines += [f"  began with {what}: {count} problems" for what, count in began.most_common()]
-        regret = percent_text(one.mean_regret)
+        regret = percent_text(part.mean_regret)
         mean = f"{regret} in the mean"
-        if one.weighted_regret is not None:
-            mean = f"{percent_text(one.weighted_regret)} in the mean by weight, {regret} without weights"
-        text = f"  regret of dispatch: {mean}" + on_others_text(one)
-        curves = curve_lines(one)
-        speedup = one.speedup
+        if part.weighted_regret is not None:
+            mean = f"{percent_text(part.weighted_regret)} in the mean by weight, {regret} without weights"
+        text = f"  regret of dispatch: {mean}" + on_others_text(part)
+        curves = curve_lines(part)
+        speedup = part.speedup
         lines.append(text + (f"; {speedup:.2f} x the baseline in the geometric mean" if speedup else ""))
-        lines += [*curves, *slower_line(one), *remark_lines(one.problems)]
-    if one.roofline_of:
-        lines.append(f"  roofline: shares are of {one.roofline_of}")
-    for variant in one.variants:
+        lines += [*curves, *slower_line(part), *remark_lines(part.problems)]
+    if part.roofline_of:
+        lines.append(f"  roofline: shares are of {part.roofline_of}")
+    for variant in part.variants:
         rebuilt = ", rebuilt by another compiler than the record's" if variant.rebuilt else ""
         rebuilt += ", results vary between runs" if variant.varies else ""
         lines.append(
             f"  kept {variant.name}: {variant.label} ({variant.bytes} bytes, "
-            f"{use_text(one, variant)}{rebuilt}{_code(variant)})"
+            f"{use_text(part, variant)}{rebuilt}{_code(variant)})"
         )
-    for failure in one.failures[:failures]:
+    for failure in part.failures[:failures]:
         times = f" on {failure.count} problems" if failure.count > 1 else ""
         lines.append(f"  dropped {failure.candidate}: {failure.status}{times}: {failure.reason}")
         if failure.again:
             lines.append(f"    again: {failure.again}")
-    if len(one.failures) > failures:
-        lines.append(f"  and {len(one.failures) - failures} more dropped; `--failures` of `aot-tune report` lists them")
+    if (left := len(part.failures) - failures) > 0:
+        lines.append(f"  and {left} more dropped; `--failures` of `aot-tune report` lists them")
     return lines
 
 
@@ -314,7 +314,7 @@ def _code(row: VariantRow) -> str:
     return "".join(f"; {part}" for part in parts if part)
 
 
-def _candidates(one: OperatorReport) -> list[str]:
+def _candidates(part: OperatorReport) -> list[str]:
     """The table of timed candidates."""
     head = ("candidate", "config", "problems", "roofline", "on", "code")
     rows = [
@@ -326,17 +326,17 @@ def _candidates(one: OperatorReport) -> list[str]:
             row.where or "-",
             format_resources(row.resources) or "not compiled here",
         )
-        for row in one.candidates
+        for row in part.candidates
     ]
     return columns([head, *rows])
 
 
-def _problems(one: OperatorReport) -> list[str]:
+def _problems(part: OperatorReport) -> list[str]:
     """The table of problems, with their weights if these differ."""
     head = ("problem", "winner", "time", "spread", "noise", "rate", "roofline", "baseline", "its time", "x", "dispatch")
-    rows = [head, *(_problem(row) for row in one.problems)]
-    if one.weighted_regret is not None:
-        weights = ["weight", *(f"{row.weight:g}" for row in one.problems)]
+    rows = [head, *(_problem(row) for row in part.problems)]
+    if part.weighted_regret is not None:
+        weights = ["weight", *(f"{row.weight:g}" for row in part.problems)]
         rows = [(row[0], weight, *row[1:]) for row, weight in zip(rows, weights, strict=True)]
     return columns(rows)
 

@@ -52,10 +52,10 @@ def _parts(report: Report, failures: int, candidates: bool, width: int) -> Itera
     if len(report.operators) > 1:
         yield ""
         yield _overview(report.operators, width)
-    for one in report.operators:
+    for part in report.operators:
         yield ""
-        yield Rule(Text(f"{one.operator} on {one.target}", "bold"), align="left", style=_QUIET)
-        yield from _operator(one, failures, candidates, width)
+        yield Rule(Text(f"{part.operator} on {part.target}", "bold"), align="left", style=_QUIET)
+        yield from _operator(part, failures, candidates, width)
     yield ""
     yield Text("`--wide` has all columns, `--html` writes a page with charts.", _QUIET)
 
@@ -71,7 +71,7 @@ def _facts(report: Report) -> Table:
         table.add_row("device", Text(device))
     for line in report.workload:
         table.add_row("workload", Text(line))
-    if any(one.tried for one in report.operators):
+    if any(part.tried for part in report.operators):
         for name, *_ in report.measuring or ((report.policy,),):
             table.add_row("policy", Text(name))
     return table
@@ -82,51 +82,51 @@ def _overview(operators: Sequence[OperatorReport], width: int) -> RenderableType
     table = _table("operator", *(() if narrow else ("target",)))
     for head in ("problems", *(() if narrow else ("kept",)), "x", "regret", *(() if narrow else ("held out",))):
         table.add_column(head, justify="right", no_wrap=True)
-    for one in operators:
-        held = held_out_of(one)
-        named = [Text(one.operator, _NAME)] if narrow else [Text(one.operator, _NAME), Text(one.target)]
+    for part in operators:
+        held = held_out_of(part)
+        named = [Text(part.operator, _NAME)] if narrow else [Text(part.operator, _NAME), Text(part.target)]
         cells: list[RenderableType] = [
             *named,
-            str(len(one.problems)),
-            *(() if narrow else (str(len(one.variants)),)),
-            _ratio(one.speedup, "-" if one.speedup is None else f"{one.speedup:.2f}"),
-            percent_text(one.mean_regret) if one.problems else "-",
+            str(len(part.problems)),
+            *(() if narrow else (str(len(part.variants)),)),
+            _ratio(part.speedup, "-" if part.speedup is None else f"{part.speedup:.2f}"),
+            percent_text(part.mean_regret) if part.problems else "-",
             *(() if narrow else ("-" if held is None else percent_text(held),)),
         ]
         table.add_row(*cells)
     return table
 
 
-def _operator(one: OperatorReport, failures: int, candidates: bool, width: int) -> Iterator[RenderableType]:
-    yield Text(f"{tried_text(one)}, kept {len(one.variants)}")
-    if one.note:
-        yield _hanging("NOTE", Text(one.note), _NOTE)
-    if one.problems:
-        yield _listed(one.problems) if width < _NARROW else _problems(one, width)
-        mean = one.mean_regret if one.weighted_regret is None else one.weighted_regret
-        weight = "" if one.weighted_regret is None else " by weight"
-        yield Text(f"regret of dispatch: {percent_text(mean)} in the mean{weight}{on_others_text(one)}")
-        if one.speedup:
-            yield Text.assemble(_ratio(one.speedup, f"{one.speedup:.2f}"), " x the baseline in the geometric mean")
-        yield from (Text(line.strip()) for line in curve_lines(one))
-        yield from (Text(line.strip(), _NOTE) for line in remark_lines(one.problems))
-    if one.roofline_of:
-        yield Text(f"roofline: shares are of {one.roofline_of}", _QUIET)
-    yield from _kept(one)
+def _operator(part: OperatorReport, failures: int, candidates: bool, width: int) -> Iterator[RenderableType]:
+    yield Text(f"{tried_text(part)}, kept {len(part.variants)}")
+    if part.note:
+        yield _hanging("NOTE", Text(part.note), _NOTE)
+    if part.problems:
+        yield _listed(part.problems) if width < _NARROW else _problems(part, width)
+        mean = part.mean_regret if part.weighted_regret is None else part.weighted_regret
+        weight = "" if part.weighted_regret is None else " by weight"
+        yield Text(f"regret of dispatch: {percent_text(mean)} in the mean{weight}{on_others_text(part)}")
+        if part.speedup:
+            yield Text.assemble(_ratio(part.speedup, f"{part.speedup:.2f}"), " x the baseline in the geometric mean")
+        yield from (Text(line.strip()) for line in curve_lines(part))
+        yield from (Text(line.strip(), _NOTE) for line in remark_lines(part.problems))
+    if part.roofline_of:
+        yield Text(f"roofline: shares are of {part.roofline_of}", _QUIET)
+    yield from _kept(part)
     if candidates:
-        yield from _candidates(one)
-    yield from _failures(one, failures)
+        yield from _candidates(part)
+    yield from _failures(part, failures)
 
 
-def _problems(one: OperatorReport, width: int) -> Table:
+def _problems(part: OperatorReport, width: int) -> Table:
     """The problems as a table. A wider terminal gets more columns."""
-    roomy, wide, weighed = width >= _ROOMY, width >= _WIDE, one.weighted_regret is not None
+    roomy, wide, weighed = width >= _ROOMY, width >= _WIDE, part.weighted_regret is not None
     table = _table("problem")
     for head in (*(("weight",) if weighed else ()), "time", *(("spread",) if roomy else ()), "x", "roof"):
         table.add_column(head, justify="right", no_wrap=True)
     for head in (*(("baseline",) if wide else ()), "winner", *(("dispatch",) if roomy else ())):
         table.add_column(head, overflow="fold")
-    for row in one.problems:
+    for row in part.problems:
         other = "" if row.picked == row.winner else f"{row.picked} +{percent_text(row.regret)}"
         winner = row.winner + (" (tie)" if row.tie else "")
         if not roomy and row.regret >= _COSTS:
@@ -160,9 +160,9 @@ def _listed(rows: Sequence[ProblemRow]) -> Group:
     return Group(*lines)
 
 
-def _kept(one: OperatorReport) -> Iterator[RenderableType]:
-    for row in one.variants:
-        facts = [f"{row.bytes} bytes", use_text(one, row)]
+def _kept(part: OperatorReport) -> Iterator[RenderableType]:
+    for row in part.variants:
+        facts = [f"{row.bytes} bytes", use_text(part, row)]
         facts += [format_resources(row.resources)] if row.resources else []
         facts += [f"{100 * row.roofline:.0f} % of the roofline at best"] if row.roofline is not None else []
         facts += ["rebuilt by another compiler than the record's"] if row.rebuilt else []
@@ -171,8 +171,8 @@ def _kept(one: OperatorReport) -> Iterator[RenderableType]:
         yield _hanging("kept", told)
 
 
-def _candidates(one: OperatorReport) -> Iterator[RenderableType]:
-    for row in one.candidates:
+def _candidates(part: OperatorReport) -> Iterator[RenderableType]:
+    for row in part.candidates:
         best = "" if row.roofline is None else f"; {100 * row.roofline:.0f} % of the roofline on {row.where}"
         code = format_resources(row.resources) or "not compiled here"
         told = Text.assemble(
@@ -181,15 +181,15 @@ def _candidates(one: OperatorReport) -> Iterator[RenderableType]:
         yield _hanging("timed", told)
 
 
-def _failures(one: OperatorReport, most: int) -> Iterator[RenderableType]:
-    for failure in one.failures[:most]:
+def _failures(part: OperatorReport, most: int) -> Iterator[RenderableType]:
+    for failure in part.failures[:most]:
         times = f" on {failure.count} problems" if failure.count > 1 else ""
         told = Text.assemble(f"{failure.candidate}: ", (failure.status, _BAD), f"{times}: {failure.reason}")
         yield _hanging("dropped", told, _BAD)
         if failure.again:
             yield _hanging("again", Text(failure.again))
-    if len(one.failures) > most:
-        yield Text(f"and {len(one.failures) - most} more dropped; `--failures` lists them")
+    if len(part.failures) > most:
+        yield Text(f"and {len(part.failures) - most} more dropped; `--failures` lists them")
 
 
 def _table(*heads: str) -> Table:

@@ -332,24 +332,24 @@ def _check_values_of(op: OperatorFields, problem: Problem) -> None:
     Raises:
         SpecError: for a problem that is not legal, or if something cannot be evaluated.
     """
-    place = "a shape"
+    what = "a shape"
     try:
         facts = op.facts(problem)
         for condition in extents_exist(op):
             if not condition.evaluate(facts):
                 raise SpecError(f"{condition.key()} does not hold", fix="give a larger dim, or leave the problem out")
-        place = "legal"
+        what = "legal"
         for condition in op.legal:
             if not condition.evaluate(facts):
                 raise SpecError(f"{condition.key()} does not hold", fix="change the problem, or what is legal")
-        place = "flops"
+        what = "flops"
         op.flops.evaluate(facts)
         for kernel in op.kernels:
-            place = f"kernel {kernel.name!r}: requires or worthwhile"
+            what = f"kernel {kernel.name!r}: requires or worthwhile"
             may_serve(kernel, facts, worthwhile=True)
     except SpecError as error:
         raise SpecError(
-            f"operator {op.name!r}: {place}: {error.what} on problem '{problem.id}'",
+            f"operator {op.name!r}: {what}: {error.what} on problem '{problem.id}'",
             fix=error.fix or "write maximum(..., 1) for a divisor that may be 0, or leave the problem out",
         ) from error
 

@@ -97,5 +97,5 @@ def dtype(name: str, where: str = "") -> DType:
     try:
         return DTYPES[name]
     except KeyError:
-        place = f"{where}: " if where else ""
-        raise SpecError(f"{place}unknown dtype {name!r}", fix=did_you_mean(name, DTYPES)) from None
+        prefix = f"{where}: " if where else ""
+        raise SpecError(f"{prefix}unknown dtype {name!r}", fix=did_you_mean(name, DTYPES)) from None

@@ -64,10 +64,10 @@ class _Scope:
         fix = f"axes of the output are 0 to {len(numbers) - 1}" if numbers else did_you_mean(name, self.indices)
         raise SpecError(f"{self.where}: there is no index {name!r}", fix=fix)
 
-    def named(self, name: str, known: Mapping[str, _Named], what: str) -> _Named:
+    def named(self, name: str, by_name: Mapping[str, _Named], what: str) -> _Named:
         """What is called so, checked."""
-        check_among(name, known, f"{self.where}: there is no {what} {name!r}")
-        return known[name]
+        check_among(name, by_name, f"{self.where}: there is no {what} {name!r}")
+        return by_name[name]
 
     def choices(self, attribute: str) -> tuple[str, ...]:
         """The choices of an attribute, checked."""
@@ -197,12 +197,12 @@ class _Reading:
                 f"{self._what(at)}: {tensor.name!r} has {tensor.rank} axes", fix="give a place for each axis"
             )
         trusted = []
-        for place, extent in zip(step.args, tensor.shape, strict=True):
-            self._check(INTEGER, place, at)
-            index = self.builder.instructions[self.numbers[place]]
+        for arg, extent in zip(step.args, tensor.shape, strict=True):
+            self._check(INTEGER, arg, at)
+            index = self.builder.instructions[self.numbers[arg]]
             reach = scope.indices[str(index.value)] if index.op == "index" else None
             trusted.append(reach is not None and reach.key() == extent.key())
-            if self.steps[place].op == "axis" and reach is not None and not trusted[-1]:
+            if self.steps[arg].op == "axis" and reach is not None and not trusted[-1]:
                 raise SpecError(
                     f"{self._what(at)}: {tensor.name!r} has the extent {extent.key()} where the index {index.value} "
                     f"has {reach.key()}",

@@ -242,27 +242,27 @@ def largest_integer(dtype: DType) -> int:
     return int(2 ** (dtype.fraction + 1)) if dtype.is_floating else dtype.limits[1]
 
 
-def check_values(values: Values, dtype: DType, known: Collection[str], place: str) -> None:
+def check_values(values: Values, dtype: DType, dims: Collection[str], where: str) -> None:
     """Check that a dtype can hold the drawn values, and that bounds depend only on dims.
 
     Raises:
-        SpecError: a message that begins with `place`.
+        SpecError: a message that begins with `where`.
     """
     for expr in _expressions(values):
-        refuse_device_facts(expr.facts(), place)
+        refuse_device_facts(expr.facts(), where)
         for fact in sorted(expr.facts()):
             check_among(
                 fact,
-                known,
-                f"{place}: {expr.key()} uses {fact!r}, which is not a dim",
+                dims,
+                f"{where}: {expr.key()} uses {fact!r}, which is not a dim",
                 why="values are drawn before there is a call",
             )
     if isinstance(values, (Permutation, SortedOffsets)) and dtype.code not in (0, 1):
-        raise SpecError(f"{place}: {dtype.name} does not count", why="these are indices", fix="use i32 or i64")
+        raise SpecError(f"{where}: {dtype.name} does not count", why="these are indices", fix="use i32 or i64")
     if isinstance(values, Probabilities) and not dtype.is_floating:
-        raise SpecError(f"{place}: {dtype.name} has no fractions", why="probabilities sum to 1", fix="use f32")
+        raise SpecError(f"{where}: {dtype.name} has no fractions", why="probabilities sum to 1", fix="use f32")
     if isinstance(values, Sparse):
-        check_values(values.values, dtype, known, place)
+        check_values(values.values, dtype, dims, where)
     most = largest_integer(dtype)
     least = {1: 0, 6: 0, 0: -most - 1}.get(dtype.code, -most)
     bounds = [(values.low, 0), (values.high, 1)] if isinstance(values, Integers) else []
@@ -272,7 +272,7 @@ def check_values(values: Values, dtype: DType, known: Collection[str], place: st
     for expr, beyond in bounds:
         if not expr.facts() and not least <= expr.evaluate({}) - beyond <= most:
             raise SpecError(
-                f"{place}: {expr.key()} is out of the range of {dtype.name}",
+                f"{where}: {expr.key()} is out of the range of {dtype.name}",
                 why=f"it holds all integers from {least} to {most}",
                 fix="use a wider dtype, or other bounds",
             )

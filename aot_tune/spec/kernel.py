@@ -558,8 +558,8 @@ def _number(kernel: Kernel, name: str, config: Config) -> int:
     return values.index(value)
 
 
-def _unknown(kernel: Kernel, expr: Expr, name: str, known: Mapping[str, object]) -> SpecError:
+def _unknown(kernel: Kernel, expr: Expr, name: str, choices: Mapping[str, object]) -> SpecError:
     return SpecError(
         f"kernel {kernel.name!r}: {expr.key()} uses the unknown parameter {name!r}",
-        fix=did_you_mean(name, known) if known else "declare it among the kernel's parameters",
+        fix=did_you_mean(name, choices) if choices else "declare it among the kernel's parameters",
     )

@@ -150,9 +150,9 @@ def _loaded(function: NativeFunction, kernel: Kernel, folder: Path, where: str) 
     for header in _headers(text, folders, in_angles=True) if set(function.macros or ()) - seen else ():
         seen |= words(header) & set(function.macros or ())
     top = _project_folder(folder)
-    place = str(path.relative_to(top)) if path.is_relative_to(top) else path.name
+    relative = str(path.relative_to(top)) if path.is_relative_to(top) else path.name
     return dataclasses.replace(
-        function, text=text, place=place, declared=declared, seen=tuple(sorted(seen)), folder=str(path.parent)
+        function, text=text, place=relative, declared=declared, seen=tuple(sorted(seen)), folder=str(path.parent)
     )
 
 

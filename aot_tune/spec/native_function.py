@@ -178,13 +178,13 @@ def _function(tokens: Sequence[_Token], start: int, at: int, end: int, spaces: S
     types = [t for t in rest if t != '"' and (_WORD.fullmatch(t) or t in "*&>")]
     if not types or not _NO_TYPES.isdisjoint(types) or "=" in rest or name == "__launch_bounds__":
         return None
-    place = [s for s in spaces if s]
+    scope = [s for s in spaces if s]
     while len(rest) > 1 and rest[-1] == "::":  # a definition outside of its namespace
-        place.append(rest[-2])
+        scope.append(rest[-2])
         rest = rest[:-2]
     parameters = _split(tokens[at + 1 : end])
     return SourceFunction(
-        name="::".join([*place, name]),
+        name="::".join([*scope, name]),
         parameters=tuple(_parameter(p) for p in parameters),
         is_kernel="__global__" in texts,
         template=template,

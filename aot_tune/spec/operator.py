@@ -248,8 +248,8 @@ def _check_scalars(op: OperatorFields, where: str) -> None:
 def _check_inputs(op: OperatorFields, where: str) -> None:
     for tensor in op.inputs:
         for name in op.dtypes.get(tensor.dtype_name, (tensor.dtype_name,)):
-            place = f"{where}: values of tensor {tensor.name!r}"
-            check_values(tensor.values, dtype(name), op.dims, place)
+            what = f"{where}: values of tensor {tensor.name!r}"
+            check_values(tensor.values, dtype(name), op.dims, what)
 
 
 def _check_exact(op: OperatorFields, where: str) -> None:
@@ -279,10 +279,10 @@ def _may_be_thinned(tensor: Tensor) -> bool:
     return not tensor.optional and isinstance(tensor.values, Generator)
 
 
-def _check_facts(expr: Expr, known: Collection[str], place: str) -> None:
-    refuse_device_facts(expr.facts().difference(known), place)
+def _check_facts(expr: Expr, names: Collection[str], where: str) -> None:
+    refuse_device_facts(expr.facts().difference(names), where)
     for fact in sorted(expr.facts()):
-        check_among(fact, known, f"{place} uses {fact!r}, which is not bound")
+        check_among(fact, names, f"{where} uses {fact!r}, which is not bound")
 
 
 def _check_epilogue(op: OperatorFields, where: str) -> None:
@@ -400,23 +400,23 @@ def _check_tolerance(op: OperatorFields, where: str) -> None:
             )
 
 
-def _check_one(op: OperatorFields, place: str, given: object, outputs: list[Tensor]) -> None:
+def _check_one(op: OperatorFields, where: str, given: object, outputs: list[Tensor]) -> None:
     if isinstance(given, OffBy):
         if not any(_are_whole(op, t) for t in outputs):
             raise SpecError(
-                f"{place}: off_by has no effect",
+                f"{where}: off_by has no effect",
                 why="it is for integers, and no output here is of an integer dtype",
                 fix="give a number: how many times the error of the yardstick a result may be off",
             )
         return
     if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given < math.inf:
         raise SpecError(
-            f"{place} {given!r} is not a positive number",
+            f"{where} {given!r} is not a positive number",
             fix="leave it out for 4.0, or give off_by(1) where it is for integers",
         )
     if not any(_are_floating(op, t) for t in outputs):
         raise SpecError(
-            f"{place} {given!r} has no effect",
+            f"{where} {given!r} has no effect",
             why="integers are compared as they are, and no output here is of a floating dtype",
             fix="leave it out, or give off_by(1, share=0.01)",
         )

@@ -165,8 +165,8 @@ def _is_path(library: str | PurePath) -> bool:
     return isinstance(library, PurePath) or "/" in library or bool(re.search(r"\.(?:a|so(?:\.\d+)*)\Z", library))
 
 
-def refuse_device_facts(facts: Iterable[str], place: str) -> None:
-    """Raise SpecError for a fact that only a device has. `place` begins the message."""
+def refuse_device_facts(facts: Iterable[str], where: str) -> None:
+    """Raise SpecError for a fact that only a device has. `where` begins the message."""
     for fact in sorted(facts):
         if fact.startswith("device."):
-            raise SpecError(f'{place} uses device("{fact.removeprefix("device.")}")', why=WHY, fix=ELSEWHERE)
+            raise SpecError(f'{where} uses device("{fact.removeprefix("device.")}")', why=WHY, fix=ELSEWHERE)

@@ -124,24 +124,24 @@ def facts_of(operator: Operator, problem: Problem) -> tuple[tuple[str, int], ...
 
 def known_forms(operator: Operator, problems: Iterable[Problem]) -> KnownProblems:
     """Problems by their facts, in the form that comes first. Problems that do not fit the operator are left out."""
-    known: KnownProblems = {}
+    forms: KnownProblems = {}
     for problem in problems:
         try:
             check_problem(operator, problem)  # a record may be of another version of the operator
         except SpecError:
             continue
-        known.setdefault(facts_of(operator, normal_problem(operator, problem)), problem)
-    return known
+        forms.setdefault(facts_of(operator, normal_problem(operator, problem)), problem)
+    return forms
 
 
-def in_known_form(operator: Operator, problem: Problem, known: KnownProblems) -> Problem:
+def in_known_form(operator: Operator, problem: Problem, forms: KnownProblems) -> Problem:
     """A problem in the form in which it is known: equal calls are one problem, however they are written.
 
     Args:
         known: the known forms. A problem that is not among them is added in its normal form.
     """
     normal = normal_problem(operator, problem)
-    return known.setdefault(facts_of(operator, normal), normal)
+    return forms.setdefault(facts_of(operator, normal), normal)
 
 
 def problem_named(operator: Operator, text: str) -> Problem:

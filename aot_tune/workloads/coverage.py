@@ -128,7 +128,7 @@ def read_library(folder: Path) -> BuiltLibrary:
         operators=tuple(op.name for op in manifest.operators),
         targets=tuple(dict.fromkeys(target for _, target in tables)) or report.targets,
         tuned=tables,
-        rows={(one.operator, one.target): one.problems for one in report.operators},
+        rows={(part.operator, part.target): part.problems for part in report.operators},
     )
 
 
@@ -241,16 +241,16 @@ def coverage_on(
     timed: dict[str, list[TimedProblem]] = {}
     by_facts: dict[str, dict[TunedFacts, TimedProblem]] = {}
     covered = []
-    for one in problems:
-        operator = operators[one.operator]
-        if one.operator not in timed:
-            timed[one.operator] = _timed_problems(library, operator, target)
-            by_facts[one.operator] = {tuned_facts(operator, t.problem): t for t in timed[one.operator]}
-        same = by_facts[one.operator].get(tuned_facts(operator, one.problem))
-        ns, near = (same.ns, "") if same is not None else _estimate(operator, one.problem, timed[one.operator])
+    for row in problems:
+        operator = operators[row.operator]
+        if row.operator not in timed:
+            timed[row.operator] = _timed_problems(library, operator, target)
+            by_facts[row.operator] = {tuned_facts(operator, t.problem): t for t in timed[row.operator]}
+        same = by_facts[row.operator].get(tuned_facts(operator, row.problem))
+        ns, near = (same.ns, "") if same is not None else _estimate(operator, row.problem, timed[row.operator])
         covered.append(
             CoveredProblem(
-                operator=one.operator, problem=one.problem, calls=one.weight, tuned=same is not None, ns=ns, near=near
+                operator=row.operator, problem=row.problem, calls=row.weight, tuned=same is not None, ns=ns, near=near
             )
         )
     return covered
@@ -277,31 +277,31 @@ def _estimate(operator: Operator, problem: Problem, timed: Sequence[TimedProblem
 
 def coverage_table(target: str, covered: Sequence[CoveredProblem], top: int) -> str:
     """The coverage of one target, with the `top` problems that were not measured, those of most time first."""
-    operators = sorted({one.operator for one in covered})
-    rows = [_row(name, [one for one in covered if one.operator == name]) for name in operators]
+    operators = sorted({row.operator for row in covered})
+    rows = [_row(name, [row for row in covered if row.operator == name]) for name in operators]
     lines = [f"on {target}", *("  " + line for line in columns([_HEAD, *rows, _row("all", covered)]))]
-    left = sorted((one for one in covered if not one.tuned), key=lambda one: (-one.total, -one.calls, one.problem.id))
-    if any(one.ns is not None for one in left):
+    left = sorted((row for row in covered if not row.tuned), key=lambda row: (-row.total, -row.calls, row.problem.id))
+    if any(row.ns is not None for row in left):
         lines += [
             "  the time of problems that were not measured is an estimate: the time of the nearest measured",
             "  problem, times the larger ratio of FLOPs or bytes",
         ]
-    unknown = sorted({one.operator for one in left if one.ns is None})
+    unknown = sorted({row.operator for row in left if row.ns is None})
     if unknown:
-        calls = sum(one.calls for one in left if one.ns is None)
+        calls = sum(row.calls for row in left if row.ns is None)
         lines.append(f"  without {counted(calls)} of {', '.join(unknown)}, of which nothing was measured for {target}")
     if left:
         lines.append("  not measured, most time first:")
-        lines += ["    " + line for line in columns([_left(one) for one in left[:top]])]
+        lines += ["    " + line for line in columns([_left(row) for row in left[:top]])]
     if len(left) > top:
         lines.append(f"    and {counted(len(left) - top, 'more problem')}")
     return "\n".join(lines) + "\n"
 
 
 def _row(name: str, problems: Sequence[CoveredProblem]) -> tuple[str, ...]:
-    tuned = [one for one in problems if one.tuned]
-    calls, covered = sum(one.calls for one in problems), sum(one.calls for one in tuned)
-    time, time_covered = sum(one.total for one in problems), sum(one.total for one in tuned)
+    tuned = [row for row in problems if row.tuned]
+    calls, covered = sum(row.calls for row in problems), sum(row.calls for row in tuned)
+    time, time_covered = sum(row.total for row in problems), sum(row.total for row in tuned)
     return (
         name,
         str(len(problems)),
@@ -313,6 +313,6 @@ def _row(name: str, problems: Sequence[CoveredProblem]) -> tuple[str, ...]:
     )
 
 
-def _left(one: CoveredProblem) -> tuple[str, ...]:
-    about = "time unknown" if one.ns is None else f"about {format_time(one.total)}, by {one.near}"
-    return one.operator, one.problem.id, counted(one.calls), about
+def _left(row: CoveredProblem) -> tuple[str, ...]:
+    about = "time unknown" if row.ns is None else f"about {format_time(row.total)}, by {row.near}"
+    return row.operator, row.problem.id, counted(row.calls), about

@@ -108,9 +108,9 @@ def _nested(events: Sequence[Any], name: str) -> list[_Event]:
         stack = running.setdefault(thread, [])
         while stack and stack[-1][0] <= begin:
             stack.pop()
-        one = _Event(_call(event), thread)
-        (stack[-1][1].inner if stack else roots).append(one)
-        stack.append((begin + float(event.get("dur", 0)), one))
+        call = _Event(_call(event), thread)
+        (stack[-1][1].inner if stack else roots).append(call)
+        stack.append((begin + float(event.get("dur", 0)), call))
     return roots
 
 
@@ -121,7 +121,7 @@ def _resolve(event: _Event) -> list[_Outcome]:
         return [_Outcome(event, operator, problem)]
     except Unmapped as unmapped:
         reason = str(unmapped)
-    inner = [outcome for one in event.inner for outcome in _resolve(one)]
+    inner = [outcome for child in event.inner for outcome in _resolve(child)]
     if any(outcome.problem is not None for outcome in inner):
         return inner
     return [] if event.call.name in _VIEWS else [_Outcome(event, reason=reason)]
@@ -233,7 +233,7 @@ def _map_inputs_log(text: str, name: str, calls: MappedCalls) -> None:
         _map(operator, counted[2], float(counted[1]), f"{name}:{number}", calls)
 
 
-def _entries(listed: Any, place: str) -> Iterator[tuple[str, float]]:
+def _entries(listed: Any, where: str) -> Iterator[tuple[str, float]]:
     if isinstance(listed, Mapping):
         listed = [{"inputs": text, "count": count} for text, count in listed.items()]
     for entry in listed if isinstance(listed, list) else [None]:
@@ -241,16 +241,16 @@ def _entries(listed: Any, place: str) -> Iterator[tuple[str, float]]:
         count = entry.get("count", 1) if isinstance(entry, Mapping) else None
         if not isinstance(text, str) or isinstance(count, bool) or not isinstance(count, (int, float)) or count < 0:
             raise SpecError(
-                f"{place}: {str(listed)[:80]} is not a list of inputs with counts",
+                f"{where}: {str(listed)[:80]} is not a list of inputs with counts",
                 fix='write [{"inputs": "((T([16, 32], f16), T([32, 64], f16)), {})", "count": 2}]',
             )
         yield text, float(count)
 
 
-def _map(operator: str, text: str, count: float, place: str, calls: MappedCalls) -> None:
-    arguments, keywords = _read(text, place)
+def _map(operator: str, text: str, count: float, where: str, calls: MappedCalls) -> None:
+    arguments, keywords = _read(text, where)
     if operator in ("gemm", "addmm"):
-        call = _by_dims(operator, keywords, place)
+        call = _by_dims(operator, keywords, where)
     else:
         parts = operator.replace("::", ".").split(".")
         call = AtenCall(
@@ -266,7 +266,7 @@ def _map(operator: str, text: str, count: float, place: str, calls: MappedCalls)
         calls.leave(operator, str(unmapped), count)
 
 
-def _by_dims(operator: str, stated: Mapping[str, Any], place: str) -> AtenCall:
+def _by_dims(operator: str, stated: Mapping[str, Any], where: str) -> AtenCall:
     """A product by its dims, strides and dtype, as in TritonBench. Those of the tensor that addmm adds come first."""
     try:
         rows, columns, depth = (int(stated[name]) for name in ("M", "N", "K"))
@@ -280,7 +280,7 @@ def _by_dims(operator: str, stated: Mapping[str, Any], place: str) -> AtenCall:
             raise ValueError("strides of another number of axes")
     except (KeyError, IndexError, TypeError, ValueError, SyntaxError) as error:
         raise SpecError(
-            f"{place}: {stated} is not a product: {error}",
+            f"{where}: {stated} is not a product: {error}",
             fix="write ((), {'M': '16', 'N': '4096', 'K': '64', 'strides': '[[64, 1], [1, 64]]', 'dtype': 'bf16'})",
         ) from error
     return AtenCall(name="mm" if operator == "gemm" else operator, arguments=arguments)
@@ -298,15 +298,15 @@ def _listed(value: Any) -> Any:
     return ast.literal_eval(value) if isinstance(value, str) else value
 
 
-def _read(text: str, place: str) -> tuple[list[Any], dict[str, Any]]:
+def _read(text: str, where: str) -> tuple[list[Any], dict[str, Any]]:
     """Arguments by position and by name. The text is parsed, never run."""
     try:
         arguments, keywords = _value(ast.parse(text.strip().strip("'\""), mode="eval").body)
         if isinstance(arguments, tuple) and isinstance(keywords, dict):
             return list(arguments), keywords
     except (SyntaxError, TypeError, ValueError, RecursionError) as error:
-        raise SpecError(f"{place}: {text[:80]!r} cannot be read: {error}", fix=_FORM) from error
-    raise SpecError(f"{place}: {text[:80]!r} are not arguments", fix=_FORM)
+        raise SpecError(f"{where}: {text[:80]!r} cannot be read: {error}", fix=_FORM) from error
+    raise SpecError(f"{where}: {text[:80]!r} are not arguments", fix=_FORM)
 
 
 def _value(node: ast.expr) -> Any:

@@ -67,21 +67,21 @@ def map_tunableop(text: str, name: str, calls: MappedCalls) -> None:
         calls.add(row[0], operator, asked)
 
 
-def _call(text: str, kind: str, place: str) -> BlasCall:
+def _call(text: str, kind: str, where: str) -> BlasCall:
     parameters = _PARAMETERS.fullmatch(text)
     if parameters is None or (parameters[6] is not None) != (kind == "GemmStridedBatched"):
         raise SpecError(
-            f"{place}: {text!r} are not parameters of {kind}",
+            f"{where}: {text!r} are not parameters of {kind}",
             why="the form is tn_M_N_K_ld_LDA_LDB_LDC; a batch has _B_ and its number of matrices before _ld_",
             fix="record the file again, or remove the line",
         )
     if "c" in (parameters[1], parameters[2]):
-        raise SpecError(f"{place}: {text!r} is conjugated, but there are only real numbers", fix="remove the line")
+        raise SpecError(f"{where}: {text!r} is conjugated, but there are only real numbers", fix="remove the line")
     across, down = parameters[1] == "t", parameters[2] == "t"
     m, n, k = (int(parameters[i]) for i in (3, 4, 5))
     dense = (k if across else m, n if down else k, m)
     lda, ldb, ldc = dense if parameters[7] is None else (int(parameters[i]) for i in (7, 8, 9))
-    _check_leading((lda, ldb, ldc), dense, f"{place}: {text!r}")
+    _check_leading((lda, ldb, ldc), dense, f"{where}: {text!r}")
     return BlasCall(
         transposed_a=across, transposed_b=down, m=m, n=n, k=k, lda=lda, ldb=ldb, ldc=ldc,
         batch=None if parameters[6] is None else int(parameters[6]),

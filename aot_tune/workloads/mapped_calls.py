@@ -41,14 +41,14 @@ class AtenCall(msgspec.Struct, frozen=True, kw_only=True):
     arguments: Sequence[object]
     keywords: Mapping[str, object] = {}
 
-    def tensor(self, place: int) -> AtenTensor | None:
+    def tensor(self, position: int) -> AtenTensor | None:
         """The tensor that was passed in a place; None if none was."""
-        passed = self.arguments[place] if place < len(self.arguments) else None
+        passed = self.arguments[position] if position < len(self.arguments) else None
         return passed if isinstance(passed, AtenTensor) else None
 
-    def value(self, place: int, name: str, default: object = None) -> object:
+    def value(self, position: int, name: str, default: object = None) -> object:
         """The value that was passed in a place or by name."""
-        passed = self.arguments[place] if place < len(self.arguments) else self.keywords.get(name)
+        passed = self.arguments[position] if position < len(self.arguments) else self.keywords.get(name)
         return default if passed is None else passed
 
 
@@ -169,7 +169,7 @@ def _by_rows(operator: str, x: AtenTensor, **optional: AtenTensor | None) -> tup
 
 def _attend(call: AtenCall, *, mask: tuple[int, str] | None, dropout: int) -> tuple[str, Problem]:
     """`mask` is the argument's place and name. `dropout` is the place of that argument; the next place is is_causal."""
-    q, k, v = (_tensor(call, place) for place in (0, 1, 2))
+    q, k, v = (_tensor(call, position) for position in (0, 1, 2))
     _must_be(call, dropout, "dropout_p", 0, default=0)
     causal = call.value(dropout + 1, "is_causal", False)
     if not isinstance(causal, bool):
@@ -223,10 +223,10 @@ _RULES: dict[str, Callable[[AtenCall], tuple[str, Problem]]] = {
 }
 
 
-def _tensor(call: AtenCall, place: int) -> AtenTensor:
-    tensor = call.tensor(place)
+def _tensor(call: AtenCall, position: int) -> AtenTensor:
+    tensor = call.tensor(position)
     if tensor is None:
-        raise Unmapped(f"its argument {place} is not recorded as a tensor")
+        raise Unmapped(f"its argument {position} is not recorded as a tensor")
     return tensor
 
 
@@ -237,8 +237,8 @@ def _matrices(call: AtenCall, first: int, second: int, *, rank: int) -> tuple[At
     return a, b
 
 
-def _must_be(call: AtenCall, place: int, name: str, wanted: float, default: object = 1) -> None:
-    passed = call.value(place, name, default)
+def _must_be(call: AtenCall, position: int, name: str, wanted: float, default: object = 1) -> None:
+    passed = call.value(position, name, default)
     if passed != wanted:
         raise Unmapped(f"its {name} is not recorded" if passed == UNKNOWN else f"its {name} is {passed}")
 
@@ -284,7 +284,7 @@ class MappedCalls:
         if not self.left:
             return []
         rows = sorted(self.left.items(), key=lambda item: (-item[1], item[0]))
-        mapped, total = sum(one.weight for one in self.problems), sum(self.left.values())
+        mapped, total = sum(entry.weight for entry in self.problems), sum(self.left.values())
         lines = [f"mapped {counted(mapped)}; {counted(total)} could not be mapped:"]
         lines += [f"  {counted(n)} of {call}: {reason}" for (call, reason), n in rows[:_SHOWN]]
         if len(rows) > _SHOWN:

@@ -136,100 +136,100 @@ def decode_workload(text: bytes, name: str, mistakes: Mistakes | None = None) ->
     return problems
 
 
-def _decode(row: bytes, place: str) -> CountedProblem | TraceHeader | None:
+def _decode(row: bytes, where: str) -> CountedProblem | TraceHeader | None:
     """What a line says; None if it only counts calls for which the trace had no room."""
     try:
         read = msgspec.json.decode(row)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SpecError(
-            f"{place}: this is not JSON: {_shown(row)}",
+            f"{where}: this is not JSON: {_shown(row)}",
             why=f"{error}; {_NO_JSON}",
             fix=f"remove the line, or {_FORM}",
         ) from error
     if not isinstance(read, dict):
-        raise SpecError(f"{place}: this is not a JSON object: {_shown(row)}", why="each line is a problem", fix=_FORM)
+        raise SpecError(f"{where}: this is not a JSON object: {_shown(row)}", why="each line is a problem", fix=_FORM)
     if set(read) == {"trace"}:
-        return _header(read["trace"], place)
+        return _header(read["trace"], where)
     if set(read) == {_OTHERS}:
         return None
-    _check_fields(read, place)
+    _check_fields(read, where)
     try:
         line = msgspec.convert(read, _StatedLine)
     except msgspec.ValidationError as error:
-        raise SpecError(f"{place}: the line is not a problem: {_in_words(error)}", why=_has(), fix=_FORM) from error
-    _check_extents(line, place)
-    return _stated_problem(line, place)
+        raise SpecError(f"{where}: the line is not a problem: {_in_words(error)}", why=_has(), fix=_FORM) from error
+    _check_extents(line, where)
+    return _stated_problem(line, where)
 
 
-def _header(read: object, place: str) -> TraceHeader:
+def _header(read: object, where: str) -> TraceHeader:
     try:
         header = msgspec.convert(read, TraceHeader)
     except msgspec.ValidationError as error:
         raise SpecError(
-            f"{place}: this is not the header of a trace: {_in_words(error)}",
+            f"{where}: this is not the header of a trace: {_in_words(error)}",
             why="a library writes one before the lines of each process",
             fix="leave the lines of a trace as the library wrote them, or remove this one to make it a workload file",
         ) from error
     if header.format != _TRACE_FORM:
         raise SpecError(
-            f"{place}: this is a trace of form {header.format}",
+            f"{where}: this is a trace of form {header.format}",
             why=f"it was written by a library of another aot_tune; this one reads form {_TRACE_FORM}",
             fix="read it with the aot_tune that built the library, or trace a library that this one built",
         )
-    return msgspec.structs.replace(header, place=place)
+    return msgspec.structs.replace(header, place=where)
 
 
-def _check_fields(read: Mapping[str, Any], place: str) -> None:
+def _check_fields(read: Mapping[str, Any], where: str) -> None:
     """Raise for a field that lines do not have, and for an invalid weight."""
     for name in read:
         if name not in _FIELDS:
-            raise SpecError(f"{place}: unknown field {name!r}", why=_has(), fix=_remedy(name))
+            raise SpecError(f"{where}: unknown field {name!r}", why=_has(), fix=_remedy(name))
     for name in ("weight", "calls"):
         value = read.get(name, 1)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
             raise SpecError(
-                f"{place}: {name} {value!r} is not a positive number",
+                f"{where}: {name} {value!r} is not a positive number",
                 why="it says how much the problem counts, relative to the others: heavier problems are tuned first",
                 fix=f'write a number above 0, such as "{name}": 1, or remove the line',
             )
 
 
-def _check_extents(line: _StatedLine, place: str) -> None:
+def _check_extents(line: _StatedLine, where: str) -> None:
     for name, extent in line.dims.items():
         if not 0 <= extent <= _LONGEST:
             raise SpecError(
-                f"{place}: dim {name}={extent} is not an extent",
+                f"{where}: dim {name}={extent} is not an extent",
                 why="an axis has from 0 to 2^63 - 1 elements",
                 fix="write the extents that calls have",
             )
     for tensor, strides in line.strides.items():
         if any(not 0 <= s <= _LONGEST for s in strides):
             raise SpecError(
-                f"{place}: strides {list(strides)} of {tensor!r} are not strides of a tensor",
+                f"{where}: strides {list(strides)} of {tensor!r} are not strides of a tensor",
                 why="a stride is the distance along an axis in elements, 0 or more",
                 fix="write the strides that calls have",
             )
 
 
-def _stated_problem(line: _StatedLine, place: str) -> CountedProblem:
+def _stated_problem(line: _StatedLine, where: str) -> CountedProblem:
     """The problem that a line states, and its weight."""
     if line.weight and line.calls:
         raise SpecError(
-            f"{place}: it has a weight and a number of calls",
+            f"{where}: it has a weight and a number of calls",
             why="calls are the weight of a trace's line",
             fix="keep one of the two",
         )
     weight = line.calls or line.weight or 1
     if line.captured > weight:
         raise SpecError(
-            f"{place}: {line.captured} of {weight:g} calls are stated as captured",
+            f"{where}: {line.captured} of {weight:g} calls are stated as captured",
             why="captured calls are part of all calls",
             fix="correct one of the two numbers",
         )
     problem = Problem(**shared_fields(line, Problem) | {"present": tuple(sorted(set(line.present)))})
     if line.id and line.id != problem.id:
         raise SpecError(
-            f"{place}: id {line.id!r} belongs to another problem",
+            f"{where}: id {line.id!r} belongs to another problem",
             why=f"the fields are those of '{problem.id}'",
             fix="mend the fields, or remove the id",
         )
@@ -239,7 +239,7 @@ def _stated_problem(line: _StatedLine, place: str) -> CountedProblem:
         weight=float(weight),
         captured=float(line.captured),
         called=line.calls > 0,
-        place=place,
+        place=where,
     )
 
 
@@ -277,13 +277,13 @@ def stranger(header: TraceHeader, name: str, prefix: str, here: str, fix: str) -
 
 def encode_workload(problems: Iterable[CountedProblem]) -> bytes:
     """The text of a workload file. Equal problems give equal bytes."""
-    return b"".join(msgspec.json.encode(_plain(one)) + b"\n" for one in problems)
+    return b"".join(msgspec.json.encode(_plain(entry)) + b"\n" for entry in problems)
 
 
-def _plain(one: CountedProblem) -> dict[str, object]:
-    stated = msgspec.to_builtins(one.problem)
-    whole = one.weight < _EXACT and one.weight == int(one.weight)
-    return {"operator": one.operator, **stated, "weight": int(one.weight) if whole else one.weight}
+def _plain(entry: CountedProblem) -> dict[str, object]:
+    stated = msgspec.to_builtins(entry.problem)
+    whole = entry.weight < _EXACT and entry.weight == int(entry.weight)
+    return {"operator": entry.operator, **stated, "weight": int(entry.weight) if whole else entry.weight}
 
 
 def known_problems(
@@ -362,38 +362,38 @@ def add_up(lines: Iterable[CountedProblem]) -> list[CountedProblem]:
 
 def call_tables(problems: Sequence[CountedProblem], operators: Mapping[str, Operator], top: int | None = None) -> str:
     """A table for each operator, with its `top` problems, or with all of them by default."""
-    total = sum(one.weight for one in problems)
+    total = sum(entry.weight for entry in problems)
     groups: dict[str, list[CountedProblem]] = {}
-    for one in problems:
-        groups.setdefault(one.operator, []).append(one)
-    by_calls = sorted(groups, key=lambda name: (-sum(one.weight for one in groups[name]), name))
+    for entry in problems:
+        groups.setdefault(entry.operator, []).append(entry)
+    by_calls = sorted(groups, key=lambda name: (-sum(entry.weight for entry in groups[name]), name))
     return "\n\n".join(_table(operators[name], groups[name], total, top) for name in by_calls) + "\n"
 
 
 def _table(operator: Operator, problems: Sequence[CountedProblem], total: float, top: int | None) -> str:
-    calls, captured = sum(one.weight for one in problems), sum(one.captured for one in problems)
-    shown = sorted(problems, key=lambda one: (-one.weight, one.problem.id))[:top]
+    calls, captured = sum(entry.weight for entry in problems), sum(entry.captured for entry in problems)
+    shown = sorted(problems, key=lambda entry: (-entry.weight, entry.problem.id))[:top]
     head = ("calls", "share", "captured", *operator.dims, *operator.dtypes, "else")
-    rows = [head, *(_row(operator, one, total) for one in shown)]
+    rows = [head, *(_row(operator, entry, total) for entry in shown)]
     text = f"{operator.name}: {counted(calls)} of {counted(len(problems), 'problem')}"
     text += f", {percent_text(calls / total)} of all, {percent_text(captured / calls)} captured"
     lines = [text, *("  " + line for line in columns(rows))]
     left = len(problems) - len(shown)
     if left:
-        rest = calls - sum(one.weight for one in shown)
+        rest = calls - sum(entry.weight for entry in shown)
         lines.append(f"  and {counted(rest)} of {counted(left, 'more problem')}")
     return "\n".join(lines)
 
 
-def _row(operator: Operator, one: CountedProblem, total: float) -> tuple[str, ...]:
-    dtypes = [one.problem.dtypes.get(v, choices[0]) for v, choices in operator.dtypes.items()]
+def _row(operator: Operator, entry: CountedProblem, total: float) -> tuple[str, ...]:
+    dtypes = [entry.problem.dtypes.get(v, choices[0]) for v, choices in operator.dtypes.items()]
     return (
-        f"{one.weight:.10g}",
-        percent_text(one.weight / total),
-        percent_text(one.captured / one.weight),
-        *(str(one.problem.dims[name]) for name in operator.dims),
+        f"{entry.weight:.10g}",
+        percent_text(entry.weight / total),
+        percent_text(entry.captured / entry.weight),
+        *(str(entry.problem.dims[name]) for name in operator.dims),
         *dtypes,
-        _else(one.problem),
+        _else(entry.problem),
     )
 
 
