@@ -135,8 +135,8 @@ def _interpret_kernels(session: Session, functions: Sequence[_Function]) -> _Int
         else:
             jobs[key] = job
     with ThreadPoolExecutor(max(1, session.jobs_of("triton").count)) as threads:
-        for key, told in zip(jobs, threads.map(lambda job: _run(session, job), jobs.values()), strict=True):
-            verdicts[key] = told
+        for key, verdict in zip(jobs, threads.map(lambda job: _run(session, job), jobs.values()), strict=True):
+            verdicts[key] = verdict
             session.progress.count("compile: run in Triton's interpreter", len(verdicts), len(first))
     return verdicts
 

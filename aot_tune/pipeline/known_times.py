@@ -28,9 +28,9 @@ __all__ = [
 ]
 
 _LEFT_OUT = 1.03
-"""A candidate that a race left out counts as slower than the race's best by at least this factor. The
-factor exceeds the regret at which a variant may replace others, because the candidate has only a short screen. A
-product that draws much power was 1 % behind in its screen, and 8 % in a race."""
+"""A candidate that a race left out counts as slower than the race's best by at least this factor. It exceeds the regret
+at which a variant may replace others. The candidate has only a short screen, in which power limits show less than in a
+race."""
 _TRIFLE = 1e-6
 """What does not beat a vendor's variant costs this much more. It ranks behind that variant, without a real regret."""
 
@@ -124,9 +124,9 @@ def _without_drift(raced: Sequence[Measurement]) -> tuple[Measurement, ...]:
         if m.status == "ok" and m.final and all(m.final):
             together.setdefault((m.race, len(m.final)), []).append(i)
     measurements = list(raced)
-    for places in together.values():
-        for i, final in zip(places, without_drift([raced[i].final or () for i in places]), strict=True):
-            measurements[i] = msgspec.structs.replace(raced[i], final=final) if len(places) > 1 else raced[i]
+    for indices in together.values():
+        for i, final in zip(indices, without_drift([raced[i].final or () for i in indices]), strict=True):
+            measurements[i] = msgspec.structs.replace(raced[i], final=final) if len(indices) > 1 else raced[i]
     return tuple(measurements)
 
 

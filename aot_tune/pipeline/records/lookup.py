@@ -287,13 +287,13 @@ def miss(
             f"operator {operator.name!r} on {target.name}: {lacking}", why=listed, fix=f"{fix}or use AOT_TUNE_MODE=auto"
         )
     path = database_path(Path(), stale[0])  # a report repeats it, and holds no folder of this machine
-    told = "\n       ".join(
+    digests = "\n       ".join(
         f"{database_path(Path(session.database), d)}:1 is of digest {d.contract[:12]}" for d in stale
     )
     return DatabaseError(
         f"{path}:1: the record is of another version of operator {operator.name!r}: on {target.name} {lacking}",
         why="its dims, dtypes, tensors, attributes, reference, tolerance or what is legal have changed: its digest is "
-        f"{operator_digest(operator)[:12]} now\n       {told}\n       not measured are\n       {listed}",
+        f"{operator_digest(operator)[:12]} now\n       {digests}\n       not measured are\n       {listed}",
         fix=f"{fix}or declare the operator as it was recorded, or use AOT_TUNE_MODE=auto",
     )
 
@@ -479,12 +479,12 @@ def _outdated(database: OperatorDatabase | None, outdated: _Outdated) -> list[st
     for record in database.candidates:
         if record.id in outdated:
             kernels.setdefault(record.candidate.kernel, []).append(record.id)
-    told = []
+    lines = []
     for kernel, ids in kernels.items():
         error = outdated[ids[0]]
         what = error.what.removeprefix(f"operator {database.operator!r}: ").splitlines()[0]
-        told.append(f"{len(ids)} recorded candidate{'s' * (len(ids) != 1)} of {kernel} do not count: {what}")
-    return told
+        lines.append(f"{len(ids)} recorded candidate{'s' * (len(ids) != 1)} of {kernel} do not count: {what}")
+    return lines
 
 
 def _missing(

@@ -282,15 +282,15 @@ def write_records(
 ) -> dict[Path, OperatorDatabase]:
     """Write records below a folder, merged with existing ones of the same operator and device. Returns files by path.
 
-    `operators` are those of the records, as their templates declare them now. Existing candidates of kernels and
+    `operators` are those of the records, as their templates declare them. Existing candidates of kernels and
     configs that are gone are dropped.
 
     Raises:
         DatabaseError: when a file in `directory` is not a database, or one cannot be written.
     """
-    there = {_key(d): d for d in load_databases(directory)} if directory.is_dir() else {}
-    there = {k: _of_space(d, operators.get(d.operator)) for k, d in there.items()}
-    merged = [update(there[_key(d)], d) if _key(d) in there else d for d in fresh]
+    existing = {_key(d): d for d in load_databases(directory)} if directory.is_dir() else {}
+    existing = {k: _of_space(d, operators.get(d.operator)) for k, d in existing.items()}
+    merged = [update(existing[_key(d)], d) if _key(d) in existing else d for d in fresh]
     return {save_database(directory, d): d for d in merged}
 
 

@@ -139,10 +139,10 @@ def _guesses(kernel: Kernel, space: Sequence[dict[str, ConfigValue]]) -> list[di
 
 def _most_alike(kernel: Kernel, space: Sequence[dict[str, ConfigValue]], config: Config) -> dict[str, ConfigValue]:
     """The first config of a space that differs from another in the fewest parameters, and by the least in these."""
-    places = {p.name: {v: i for i, v in enumerate(_in_order(p.values))} for p in kernel.parameters}
+    ranks = {p.name: {v: i for i, v in enumerate(_in_order(p.values))} for p in kernel.parameters}
 
     def distance(other: Config) -> tuple[int, int]:
-        steps = [abs(places[n][other[n]] - places[n][v]) for n, v in config.items() if v in places.get(n, {})]
+        steps = [abs(ranks[n][other[n]] - ranks[n][v]) for n, v in config.items() if v in ranks.get(n, {})]
         return sum(s > 0 for s in steps), sum(steps)
 
     return min(space, key=distance)
@@ -221,11 +221,11 @@ class Openings:
             line(f"{name}: {opening.changed} of them are of another version of their kernel, and race as they are now")
         for reason, number in Counter(opening.gone.values()).items():
             line(f"{name}: {number} recorded candidates are not raced: {reason}")
-        told = [(p, reason) for p, reason in why.items() if p in opening.first]
-        for problem, reason in told[:_SHOWN]:
+        unconfirmed = [(p, reason) for p, reason in why.items() if p in opening.first]
+        for problem, reason in unconfirmed[:_SHOWN]:
             line(f"{name}: the record does not hold here on '{problem}': {reason}")
-        if len(told) > _SHOWN:
-            line(f"{name}: nor on {len(told) - _SHOWN} more")
+        if len(unconfirmed) > _SHOWN:
+            line(f"{name}: nor on {len(unconfirmed) - _SHOWN} more")
 
 
 def disagreement(evidence: Evidence, opening: Opening, problem: Problem, every: Costs) -> str:

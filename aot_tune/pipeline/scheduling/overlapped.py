@@ -58,7 +58,7 @@ class _BackgroundCompiler:
         self._session, self._linker, self._priority_of = session, linker, priority_of
         operators = session.operators
         self._variants = sorted(variants, key=lambda e: (-weight_of(e), *_when(operators[e.candidate.operator], e)))
-        self._found: queue.Queue[Variant | BaseException | None] = queue.Queue()
+        self._arrived: queue.Queue[Variant | BaseException | None] = queue.Queue()
         self._stopping, self._ended, self._made = threading.Event(), threading.Event(), set[str]()
         self._most = Priority.NOTHING
         self._over = False
@@ -93,12 +93,12 @@ class _BackgroundCompiler:
         batch: list[Variant | BaseException | None] = []
         while wait and not batch and not self.over and not until():
             with contextlib.suppress(queue.Empty):
-                batch.append(self._found.get(timeout=_PATIENCE))
+                batch.append(self._arrived.get(timeout=_PATIENCE))
         self.waited += self._session.progress.now() - begun
         self._most = Priority.NOTHING
         with contextlib.suppress(queue.Empty):
             while True:
-                batch.append(self._found.get_nowait())
+                batch.append(self._arrived.get_nowait())
         for item in batch:
             if isinstance(item, BaseException):
                 raise item
@@ -114,7 +114,7 @@ class _BackgroundCompiler:
         batch: list[Variant | BaseException | None] = []
         with contextlib.suppress(queue.Empty):
             while True:
-                batch.append(self._found.get_nowait())
+                batch.append(self._arrived.get_nowait())
         return [e for e in batch if isinstance(e, Variant)], [e for e in self._variants if e.id not in self._made]
 
     def _compile(self) -> None:
@@ -131,13 +131,13 @@ class _BackgroundCompiler:
             last = error
         self._end = self._session.progress.now()
         self._ended.set()
-        self._found.put(last)
+        self._arrived.put(last)
 
     def _ready(self, variant: Variant) -> None:
         if self._stopping.is_set():
             raise InterruptedError("the budget has ended, or the build")  # this ends all compiles that wait
         self._made.add(variant.id)
-        self._found.put(variant)
+        self._arrived.put(variant)
         self._most = max(self._most, self._priority_of(variant))
 
 

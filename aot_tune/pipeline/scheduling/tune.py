@@ -105,15 +105,15 @@ def _begin_budget(session: Session) -> None:
             generics += session.generic_variants(operator)
     session.compile([e for e in generics if e.candidate.backend == "cxx"], "generic")
     kept, left = seconds_after(session), session.budget.left
-    told = f"budget {session.budget.seconds:g} s, of which {session.budget.spent:.0f} s are spent: "
+    spent = f"budget {session.budget.seconds:g} s, of which {session.budget.spent:.0f} s are spent: "
     if kept < left:
         rest = f", about {kept:.0f} s for the link" if session.links else ""
-        session.progress.line(f"{told}{left - kept:.0f} s to tune{rest}")
+        session.progress.line(f"{spent}{left - kept:.0f} s to tune{rest}")
     elif not session.links:
-        session.progress.line(f"{told}TOO LITTLE for the generic variants; nothing is tuned")
+        session.progress.line(f"{spent}TOO LITTLE for the generic variants; nothing is tuned")
     else:
         session.progress.line(
-            f"{told}TOO LITTLE for the generic variants and the link, which takes about {kept:.0f} s; nothing is tuned"
+            f"{spent}TOO LITTLE for the generic variants and the link, which takes about {kept:.0f} s; nothing is tuned"
         )
 
 
@@ -176,8 +176,8 @@ def tune_on(session: Session, target: Target, devices: list[Device], by_operator
 def _known(cached: int, recorded: int) -> str:
     """How many measurements were known, and from where."""
     sources = {"from the records": recorded, "from the cache": cached}
-    told = ", ".join(f"{count} {where}" for where, count in sources.items() if count)
-    return f"{cached + recorded} known from before{f' ({told})' if told else ''}"
+    counts = ", ".join(f"{count} {where}" for where, count in sources.items() if count)
+    return f"{cached + recorded} known from before{f' ({counts})' if counts else ''}"
 
 
 def _tune_all(

@@ -193,15 +193,15 @@ def _least_assuming(evidence: Evidence) -> dict[str, str]:
 
 def _told(failures: Sequence[DroppedCandidate]) -> list[str]:
     """Each failure with the command that tries it again. A reason is told only once."""
-    told, seen = [], set[tuple[str, str]]()
+    lines, seen = [], set[tuple[str, str]]()
     for failure in failures:
         reason = failure.status, failure.reason
         if reason in seen:
-            told.append(f"{failure.candidate}: the same; again: {failure.again}")
+            lines.append(f"{failure.candidate}: the same; again: {failure.again}")
         else:
             seen.add(reason)
-            told.append(f"{failure.candidate}: {failure.status}: {failure.reason}\n         again: {failure.again}")
-    return told
+            lines.append(f"{failure.candidate}: {failure.status}: {failure.reason}\n         again: {failure.again}")
+    return lines
 
 
 def finish(

@@ -227,13 +227,13 @@ def _map(chosen: Chosen, kind: Kind, problems: Sequence[Problem], pair: tuple[st
     ys = _extents(range_of(operator, y, problems)) if y else (0,)
     exist = extents_exist(operator)
     calls: dict[str, Facts] = {}
-    places: dict[tuple[int, int], str] = {}
+    call_at: dict[tuple[int, int], str] = {}
     for j, i in itertools.product(range(len(ys)), range(len(xs))):
         dims = {**usual, x: xs[i], **({y: ys[j]} if y else {})}
         call = msgspec.structs.replace(plainest, dims=dims, strides={})
         facts = operator.facts(call)
         if all_of((*exist, *operator.legal, *operator.expected), facts):
-            calls[call.id], places[j, i] = facts, call.id
+            calls[call.id], call_at[j, i] = facts, call.id
     picks = {name: _name(chosen.evidence, pick) for name, pick in _picked(chosen, calls).items()}
     variants = tuple(dict.fromkeys(picks.values()))
     index = {name: i for i, name in enumerate(variants)}
@@ -246,7 +246,7 @@ def _map(chosen: Chosen, kind: Kind, problems: Sequence[Problem], pair: tuple[st
         ys=ys,
         variants=variants,
         picks=tuple(
-            tuple(index[picks[places[j, i]]] if (j, i) in places else -1 for i in range(len(xs)))
+            tuple(index[picks[call_at[j, i]]] if (j, i) in call_at else -1 for i in range(len(xs)))
             for j in range(len(ys))
         ),
     )

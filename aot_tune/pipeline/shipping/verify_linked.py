@@ -64,7 +64,7 @@ _ENOUGH = 8
 class _JobQueue:
     """Jobs that benches take in turn. `run` is called with each, until `enough` of them have failed.
 
-    `found` has the results, in the order of the jobs. A job may fail only because other benches run beside it. So a
+    `results` is in the order of the jobs. A job may fail only because other benches run beside it. So a
     bench that is alone runs failed jobs `again`.
     """
 
@@ -74,16 +74,16 @@ class _JobQueue:
         self._given, self._run, self._enough = given, run, enough
         self._left = deque(range(len(given)))
         self._lock = threading.Lock()
-        self._found: dict[int, Measurement] = {}
+        self._results: dict[int, Measurement] = {}
         self.ended = False
 
     def __len__(self) -> int:
         return len(self._given)
 
     @property
-    def found(self) -> list[tuple[_Shipped, Measurement]]:
+    def results(self) -> list[tuple[_Shipped, Measurement]]:
         """The jobs that were run, with their results."""
-        return [(self._given[i], m) for i, m in sorted(self._found.items())]
+        return [(self._given[i], m) for i, m in sorted(self._results.items())]
 
     def work(self, bench: LazyBench) -> None:
         """Run one job after the other, until none is left.
@@ -99,13 +99,13 @@ class _JobQueue:
                     self._left.append(number)
                 raise
             with self._lock:
-                self._found[number] = measurement
+                self._results[number] = measurement
 
     def again(self, bench: LazyBench) -> None:
         """Run once more the jobs that failed, and those that nobody could run."""
-        failed = [number for number, measurement in sorted(self._found.items()) if _failed(measurement)]
+        failed = [number for number, measurement in sorted(self._results.items()) if _failed(measurement)]
         for number in failed:
-            del self._found[number]
+            del self._results[number]
         self._left.extendleft(reversed(failed))
         self.work(bench)
 
@@ -122,7 +122,7 @@ class _JobQueue:
 
     def _next(self) -> int | None:
         with self._lock:
-            failed = sum(map(_failed, self._found.values()))
+            failed = sum(map(_failed, self._results.values()))
             return None if self.ended or failed >= self._enough or not self._left else self._left.popleft()
 
 
@@ -312,7 +312,7 @@ def _verify(
         except WorkerError as error:  # a replay needs no worker before this: it may lack what a worker needs
             whole = False
             session.progress.line(f"{library.name} is NOT verified on {device.name}: {error}")
-        for shipped, measurement in turns.found:
+        for shipped, measurement in turns.results:
             right += measurement.status == "ok"
             if _unavailable(measurement):
                 session.progress.line(f"{library.name}: not verified inside the library: {measurement.reason}")
