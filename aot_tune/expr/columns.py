@@ -63,8 +63,8 @@ class Calls:
 
     def values(self, expr: Expr) -> NDArray[np.int64]:
         """The value of an expression for each call. A quotient by zero is 0."""
-        found = np.asarray(python_function(expr, _FUNCTIONS)(self), dtype=np.int64)
-        return found if found.shape else np.full(len(self), found)
+        values = np.asarray(python_function(expr, _FUNCTIONS)(self), dtype=np.int64)
+        return values if values.shape else np.full(len(self), values)
 
     def hold(self, conditions: Iterable[Expr]) -> NDArray[np.bool_]:
         """For which calls all conditions hold."""

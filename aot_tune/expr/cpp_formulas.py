@@ -237,9 +237,9 @@ class _Statements:
         tensor, name = str(step.value), f"aot_{self.name}_{number}"
         places = [self.atoms[a] or f"({self.at.indices[-1]})" for a in step.args]
         exists = [self.arguments.present(tensor)]
-        for axis, (place, trusted) in enumerate(zip(places, step.trusted, strict=True)):
+        for axis, (index, trusted) in enumerate(zip(places, step.trusted, strict=True)):
             if not trusted:
-                exists.append(f"{place} >= 0 && {place} < {self.arguments.size(tensor, axis)}")
+                exists.append(f"{index} >= 0 && {index} < {self.arguments.size(tensor, axis)}")
         condition = " && ".join(e for e in exists if e != "true") or "true"
         if self.varies[number]:
             self.lines += [f"vf<{self.at.lanes}> {name} = {{}};", f"if ({condition}) {{"]

@@ -95,10 +95,10 @@ class _TritonStatements:
         tensor, result = str(step.value), f"aot_{number}"
         operand, places = self.operands[tensor], [self.atoms[a] for a in step.args]
         offsets, exists = [tensor], []
-        for axis, (place, extent, trusted) in enumerate(zip(places, operand.extents, step.trusted, strict=True)):
-            offsets.append(f"tl.cast({place}, tl.int64) * stride_{tensor}_{axis}")
-            exists += [] if trusted else [f"({place} >= 0)"]
-            exists.append(f"({place} < {extent})")
+        for axis, (index, extent, trusted) in enumerate(zip(places, operand.extents, step.trusted, strict=True)):
+            offsets.append(f"tl.cast({index}, tl.int64) * stride_{tensor}_{axis}")
+            exists += [] if trusted else [f"({index} >= 0)"]
+            exists.append(f"({index} < {extent})")
         loaded = f"tl.load({' + '.join(offsets)}, mask={' & '.join(exists)}, other=0)"
         integer = "tl.int64" if operand.wide else "tl.int32"
         kinds = {FLOAT: f"tl.cast({loaded}, tl.float32)", INTEGER: f"tl.cast({loaded}, {integer})"}

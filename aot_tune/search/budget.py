@@ -150,9 +150,9 @@ class Durations:
         if (own := self.own.get(task)) is not None:
             return max(own.seconds / own.count, _SHORTEST)
         screens, rate = self.screening[task.operator], self.rates.screen
-        size = sum(one.size for one in self.screening.values())
+        size = sum(cost.size for cost in self.screening.values())
         if size > _WEIGHT:
-            rate = min(rate, sum(one.seconds for one in self.screening.values()) / size)
+            rate = min(rate, sum(cost.seconds for cost in self.screening.values()) / size)
         return _LEAST + task.size * (screens.seconds + rate * _WEIGHT) / (screens.size + _WEIGHT)
 
     def prepare(self, task: Task) -> float:

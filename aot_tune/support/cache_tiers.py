@@ -71,7 +71,7 @@ class CacheTier:
             self._tell(room, f"its {room} are of another version: schema {other}, and this one reads {schema}")
         return True
 
-    def pass_over(self, place: Path, error: Exception) -> None:
+    def pass_over(self, path: Path, error: Exception) -> None:
         """Note that something there cannot be used. The first time, report what."""
         if isinstance(error, OSError) and error.errno in _LOST:
             self._lose(error)
@@ -79,7 +79,7 @@ class CacheTier:
         with self._lock:
             self._passed_over += 1
         self._tell(
-            "entry", f"{place.relative_to(self.path)} is not used: {_words(error)}; others like it are not reported"
+            "entry", f"{path.relative_to(self.path)} is not used: {_words(error)}; others like it are not reported"
         )
 
     def served_object(self) -> None:

@@ -120,8 +120,7 @@ def _libraries_in(package: Iterable[str]) -> list[str]:
     """The modules below the folders of a package that have a report beside them, by their names in it."""
     modules = set[str]()
     for folder in map(Path, package):
-        beside = (report.parent for report in folder.rglob("report.json"))
-        files = (file for one in beside for file in one.glob("*.abi3.so"))
+        files = (file for report in folder.rglob("report.json") for file in report.parent.glob("*.abi3.so"))
         modules.update(".".join((*file.parent.relative_to(folder).parts, file.name.split(".")[0])) for file in files)
     return sorted(modules)
 

@@ -389,7 +389,7 @@ def _python_call(module: ModuleType, op: OperatorSignature, overload: Overload) 
 
         def call(*arguments: Any, **named: Any) -> Any:
             outputs = function(*arguments, **named, **asked)
-            return outputs[places[0]] if len(places) == 1 else tuple(outputs[place] for place in places)
+            return outputs[places[0]] if len(places) == 1 else tuple(outputs[index] for index in places)
 
     elif asked:
 

@@ -476,8 +476,8 @@ def _pruned(tuner: Any, values: dict[str, Any], constexprs: set[str], what: str)
 
 def _index(configs: list[Any], config: Any, what: str) -> int:
     for test in (lambda c: c is config, lambda c: c == config):
-        for index, one in enumerate(configs):
-            if test(one):
+        for index, listed in enumerate(configs):
+            if test(listed):
                 return index
     raise SpecError(
         f"{what} gives a config that is not listed: {config}",

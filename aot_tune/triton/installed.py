@@ -77,8 +77,8 @@ def load(reference: str, roots: Sequence[str]) -> object:
     Raises:
         SpecError: when it does not exist, is outside of its root, or its module fails.
     """
-    place, _, name = reference.partition(":")
-    module_name = _module_of_file(place, roots) if place.endswith(".py") or "/" in place else place
+    source, _, name = reference.partition(":")
+    module_name = _module_of_file(source, roots) if source.endswith(".py") or "/" in source else source
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
@@ -95,7 +95,7 @@ def load(reference: str, roots: Sequence[str]) -> object:
         return operator.attrgetter(name)(module)
     except AttributeError:
         fix = did_you_mean(name, [n for n in vars(module) if not n.startswith("_")])
-        raise SpecError(f"{reference}: {place} has no {name!r}", fix=fix) from None
+        raise SpecError(f"{reference}: {source} has no {name!r}", fix=fix) from None
 
 
 def module_file(module: str) -> str:
@@ -103,26 +103,26 @@ def module_file(module: str) -> str:
     return module.removeprefix(f"{_PACKAGE}.").replace(".", "/") + ".py"
 
 
-def _module_of_file(place: str, roots: Sequence[str]) -> str:
+def _module_of_file(file: str, roots: Sequence[str]) -> str:
     """The name under which a file is imported. It is the same wherever its root is, because code contains it."""
     for root in map(Path, roots):
-        path = root / place
+        path = root / file
         if not path.is_file():
             continue
         if not path.resolve().is_relative_to(root.resolve()):
             raise SpecError(
-                f"{place} leads outside its root {root}",
+                f"{file} leads outside its root {root}",
                 why=f"it resolves to {path.resolve()}",
                 fix="put the file itself below the template root",
             )
         if "." in path.stem:
-            raise SpecError(f"{place}: {path.stem!r} has a dot", why="it is imported as a module", fix="rename it")
-        parts = [_PACKAGE, *Path(place).parent.parts]
+            raise SpecError(f"{file}: {path.stem!r} has a dot", why="it is imported as a module", fix="rename it")
+        parts = [_PACKAGE, *Path(file).parent.parts]
         for count in range(1, len(parts) + 1):
             _package(".".join(parts[:count]), [str(Path(r, *parts[1:count])) for r in roots])
         return ".".join([*parts, path.stem])
     listed = ", ".join(roots) or "no folder"
-    raise SpecError(f"there is no file {place}", why=f"looked below {listed}", fix="write its path below the templates")
+    raise SpecError(f"there is no file {file}", why=f"looked below {listed}", fix="write its path below the templates")
 
 
 def _package(name: str, folders: list[str]) -> None:

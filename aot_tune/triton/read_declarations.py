@@ -123,14 +123,12 @@ def read_functions(
 
 def _answers(asked: Sequence[InspectRequest], environ: Mapping[str, str]) -> list[list[Answer]]:
     """The answers to each request, from processes side by side: each imports the functions' packages for seconds."""
-    from aot_tune.triton.read_declarations import inspect
-
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         waiting = list[Future[list[Answer]]]()
         try:
             for request in asked:
                 waiting.append(pool.submit(inspect, request, environ, _SECONDS))
-            return [one.result() for one in waiting]
+            return [future.result() for future in waiting]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             kill_running()

@@ -132,10 +132,10 @@ class AttentionCalls:
         masked = None if mask is None else mask.dtype
         if torch.compiler.is_compiling():
             traced = (query.shape[1], key.shape[1], query.shape[3], query.dtype, query.device, masked)
-            one, more = self._traced.get(traced, (not self._library.tuned, not self._library.tuned))
-            if one == more:
-                return one
-            return one if query.shape[2] == 1 else more
+            first, more = self._traced.get(traced, (not self._library.tuned, not self._library.tuned))
+            if first == more:
+                return first
+            return first if query.shape[2] == 1 else more
         # Ask once for all sizes between two powers of two, because a cache grows by one key in each step.
         sizes = (*query.shape[:2], key.shape[1], query.shape[3], query.shape[2].bit_length(), key.shape[2].bit_length())
         layouts = (query.stride(3), key.stride(3), query.stride(1) < query.stride(2), key.stride(1) < key.stride(2))

@@ -290,11 +290,11 @@ def _gated(library: PatchLibrary, name: str, module: Any) -> ModulePlan | str:
 
 def _requires_gradient(*of: Any) -> bool:
     """Whether a tensor, or a parameter of a layer, requires a gradient."""
-    for one in of:
-        if isinstance(one, torch.Tensor):
-            if one.requires_grad:
+    for holder in of:
+        if isinstance(holder, torch.Tensor):
+            if holder.requires_grad:
                 return True
-        elif one.weight.requires_grad:
+        elif holder.weight.requires_grad:
             return True
     return False
 

@@ -82,8 +82,8 @@ class Patched:
             rows.append((f"{sum(m.modules for m in some)} {kind}", operators, ranges, kernels, calls))
         lines = _columns(rows) if len(rows) > 1 else ["nothing is replaced"]
         if self.left:
-            counted = Counter((one.kind, one.why) for one in self.left)
-            first = {(one.kind, one.why): one.name or "the model" for one in reversed(self.left)}
+            counted = Counter((module.kind, module.why) for module in self.left)
+            first = {(module.kind, module.why): module.name or "the model" for module in reversed(self.left)}
             left = [(f"{n} {k}", f"{first[k, why]}: {why}" if n == 1 else why) for (k, why), n in counted.items()]
             lines += ["", *_columns([("left as they are", "why"), *left])]
         if self.unknown:
