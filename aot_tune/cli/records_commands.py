@@ -222,8 +222,8 @@ def _with(base: OperatorDatabase | None, one: OperatorDatabase | None, two: Oper
 
 def _removed(path: Path, base: Mapping[Path, OperatorDatabase], sides: Sequence[dict[Path, OperatorDatabase]]) -> bool:
     """Whether one side removed a file and the other left it unchanged."""
-    there = [side[path] for side in sides if path in side]
-    return path in base and len(there) == 1 and there[0] == base[path]
+    copies = [side[path] for side in sides if path in side]
+    return path in base and len(copies) == 1 and copies[0] == base[path]
 
 
 def _trees(paths: Sequence[Path], *, older: bool) -> RecordTree:
@@ -409,9 +409,9 @@ def _operators(roots: Sequence[Path], tree: RecordTree) -> dict[str, Operator]:
 
     If there are no roots of the user, all bundled operators.
     """
-    own = {f.name for f in operator_folders([r for r in roots if r != bundled_templates()])}
+    names = {f.name for f in operator_folders([r for r in roots if r != bundled_templates()])}
     bundled = {f.name for f in operator_folders([r for r in roots if r == bundled_templates()])}
-    wanted = own | (bundled & {d.operator for d in tree.values()} if own else bundled)
+    wanted = names | (bundled & {d.operator for d in tree.values()} if names else bundled)
     return {name: operator for name, (_, operator) in load_operators(roots, sorted(wanted), ()).items()}
 
 
@@ -469,13 +469,13 @@ def _sources(database: OperatorDatabase, operator: Operator, render: Render) -> 
     others, unknown = other_sources(database, operator, render)
     measured = {m.candidate for m in database.measurements if m.status == "ok"}
     for kernel in sorted({c.candidate.kernel for c in database.candidates if c.id in others}):
-        own = [c for c in database.candidates if c.id in others and c.candidate.kernel == kernel]
-        first, now = own[0], others[own[0].id][:12] or "none"
+        candidates = [c for c in database.candidates if c.id in others and c.candidate.kernel == kernel]
+        first, now = candidates[0], others[candidates[0].id][:12] or "none"
         yield Finding(
-            f"{len(own)} candidates of kernel {kernel} have another source than the recorded one, such as "
+            f"{len(candidates)} candidates of kernel {kernel} have another source than the recorded one, such as "
             f"{first.candidate.label}: recorded {first.source[:12]}, the template gives {now}",
             "measure again and record, or restore the template",
-            wrong=any(c.id in measured for c in own),
+            wrong=any(c.id in measured for c in candidates),
         )
     if unknown:
         yield Finding(

@@ -66,8 +66,8 @@ def _report(given: argparse.Namespace) -> int:
     reported = {part.operator for part in report.operators}
     for name in given.operators:
         if name not in reported:
-            own = given.file is None and given.module == BUNDLED_MODULE
-            fix = f"{did_you_mean(name, reported)}{OWN_LIBRARY if own else ''}"
+            bundled = given.file is None and given.module == BUNDLED_MODULE
+            fix = f"{did_you_mean(name, reported)}{OWN_LIBRARY if bundled else ''}"
             raise BuildError(f"the report has no operator {name!r}", fix=fix)
     shown = tuple(r for r in report.operators if not given.operators or r.operator in given.operators)
     report = msgspec.structs.replace(report, operators=shown)

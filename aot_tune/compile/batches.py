@@ -89,13 +89,13 @@ def compile_batches(
         ToolchainError: when a compiler cannot be started, or when a candidate is of another backend than its cache.
     """
     wanted = [(batch, rendered) for batch in batches for rendered in _once(batch)]
-    made: dict[str, Object] = {}
+    objects: dict[str, Object] = {}
     with _Compilers(batches, then) as compilers:
         for done, (candidate, result) in enumerate(_made(wanted, compilers), 1):
-            made[candidate] = result
+            objects[candidate] = result
             if on_progress is not None:
                 on_progress(CompileProgress(done=done, total=len(wanted), candidate=candidate, object=result))
-    return made
+    return objects
 
 
 class _Compilers:
@@ -118,14 +118,14 @@ class _Compilers:
         """Compile in a thread of the backend, as soon as there is room for one more compiler."""
         return self._pools[batch.cache.toolchain.name].submit(self._compile, batch, rendered)
 
-    def complete(self, made: Object, task: Task | None) -> Future[Object]:
+    def complete(self, compiled: Object, task: Task | None) -> Future[Object]:
         """Do what is left with an object, without waiting for compilers, which may take long."""
-        return self._beside.submit(_complete, made, task)
+        return self._beside.submit(_complete, compiled, task)
 
     def _compile(self, batch: Batch, rendered: Rendered) -> Object:
         with self._room.of(batch.jobs.memory):
-            made = batch.cache.get(rendered, target_by_name(rendered.candidate.target))
-            return _complete(made, self.then(rendered.candidate.id, made))
+            compiled = batch.cache.get(rendered, target_by_name(rendered.candidate.target))
+            return _complete(compiled, self.then(rendered.candidate.id, compiled))
 
     def __enter__(self) -> _Compilers:
         return self
@@ -178,10 +178,10 @@ def _put(done: queue.SimpleQueue[tuple[str, Future[Object]]], candidate: str, fu
     done.put((candidate, future))
 
 
-def _complete(made: Object, task: Task | None) -> Object:
+def _complete(compiled: Object, task: Task | None) -> Object:
     if task is not None:
         task()
-    return made
+    return compiled
 
 
 def _once(batch: Batch) -> list[Rendered]:

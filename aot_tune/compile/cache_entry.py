@@ -71,14 +71,14 @@ def read_entry(
         CacheError: when others own it or can write to it, and it is not `trusted`.
     """
     text = check_entry(folder, key, trusted, tier_of)
-    made = unseal(read_checked(folder / RECORD, trusted, tier_of), Object, SCHEMA)
-    data = read_checked(folder / OBJECT, trusted, tier_of) if made.status == "ok" else b""
-    if made.status == "ok" and hashlib.sha256(data).hexdigest() != made.digest:
+    compiled = unseal(read_checked(folder / RECORD, trusted, tier_of), Object, SCHEMA)
+    data = read_checked(folder / OBJECT, trusted, tier_of) if compiled.status == "ok" else b""
+    if compiled.status == "ok" and hashlib.sha256(data).hexdigest() != compiled.digest:
         raise CorruptError("its object is not the one that was stored")
-    for name, digest in made.includes.items():
+    for name, digest in compiled.includes.items():
         if file_digest(locate(name)) != digest:
             raise CorruptError(f"{name} has changed since")
-    return Contents(made, text, data)
+    return Contents(compiled, text, data)
 
 
 def check_entry(folder: Path, key: str, trusted: bool, tier_of: int = -1) -> bytes:
@@ -98,15 +98,15 @@ def check_entry(folder: Path, key: str, trusted: bool, tier_of: int = -1) -> byt
     return text
 
 
-def _record(made: Object) -> dict[str, object]:
-    return {name: getattr(made, name) for name in made.__struct_fields__ if name not in _ELSEWHERE}
+def _record(compiled: Object) -> dict[str, object]:
+    return {name: getattr(compiled, name) for name in compiled.__struct_fields__ if name not in _ELSEWHERE}
 
 
-def write_entry(folder: Path, made: Object, text: bytes) -> None:
+def write_entry(folder: Path, compiled: Object, text: bytes) -> None:
     """Complete an entry in a temporary folder that holds the object, and write all of it to the disk."""
-    write_file(folder / RECORD, seal(_record(made), SCHEMA))
+    write_file(folder / RECORD, seal(_record(compiled), SCHEMA))
     write_file(folder / KEY, text)
-    keep = {RECORD, KEY, OBJECT} if made.status == "ok" else {RECORD, KEY, *SOURCES}
+    keep = {RECORD, KEY, OBJECT} if compiled.status == "ok" else {RECORD, KEY, *SOURCES}
     for entry in os.scandir(folder):
         if entry.name in keep:
             continue
@@ -114,7 +114,7 @@ def write_entry(folder: Path, made: Object, text: bytes) -> None:
             shutil.rmtree(entry.path)
         else:
             Path(entry.path).unlink()
-    names = [OBJECT] if made.status == "ok" else []
+    names = [OBJECT] if compiled.status == "ok" else []
     for name in (*names, "."):
         descriptor = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC)
         try:

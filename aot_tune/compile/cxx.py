@@ -185,8 +185,8 @@ class CxxToolchain(Toolchain):
         flags = (*_flags(target), *option_flags(options, folder), f"-ffile-prefix-map={folder}=.")
         argv = [*self.command(), *flags, "-S", SOURCE_NAME, "-o", "made.s"]
         run(argv, folder=folder, environ=self._child(folder), timeout=timeout, memory=CXX_ADDRESS_SPACE)
-        made = folder / "made.s"
-        return {"s": made.read_bytes()} if made.is_file() else {}
+        assembly = folder / "made.s"
+        return {"s": assembly.read_bytes()} if assembly.is_file() else {}
 
     def link_shared(self, objects: Sequence[Path], out: Path, libraries: Sequence[str] = ()) -> None:
         """Link objects into a shared library. All undefined symbols are found now, not when it is loaded."""

@@ -76,8 +76,8 @@ def first_error(log: str, lines: Sequence[tuple[str, int]] = ()) -> str:
         else:
             message = f"{match['file']}:{line}: {text}" + _origin(rows, number, lines)
         return message + _hint(row)
-    own = ("in function", "error:")
-    said = [row for row in rows if (from_ld := _LD.match(row)) and not from_ld["text"].startswith(own)]
+    starts = ("in function", "error:")
+    said = [row for row in rows if (from_ld := _LD.match(row)) and not from_ld["text"].startswith(starts)]
     last = said[0] if said else rows[-1]
     worst = next((row for row in (*said, *rows) if any(words in row for words in _LINKER)), last)
     position = _PLACE.search(worst)

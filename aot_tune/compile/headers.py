@@ -59,19 +59,19 @@ def sought(source: str, opened: Iterable[str], folders: Sequence[str], log: str 
         folders: what `search_folders` returned.
         log: the compiler's output.
     """
-    own = list(opened)
-    paths = {path for name in own for path in _before(name, folders)}
+    included = list(opened)
+    paths = {path for name in included for path in _before(name, folders)}
     missing = {name for pattern in _MISSING for name in pattern.findall(log)}
     tested = {name for name in _names(source.encode()) if name not in missing}
     for name in (*tested, *missing):
         paths.update(_places(name, folders))
-    for path in own:
+    for path in included:
         beside = (str(Path(path).parent), *folders)
         for name in headers_tested(os.path.realpath(path)):  # each compile may have its own link to it
             paths.update(_places(name, beside))
         if missing and not _inside(path, folders):
             paths.update(str(Path(path).parent / name) for name in missing)
-    return sorted(paths.difference(own))
+    return sorted(paths.difference(included))
 
 
 def _before(path: str, folders: Sequence[str]) -> Iterator[str]:

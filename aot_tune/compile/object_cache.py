@@ -223,18 +223,18 @@ class ObjectCache:
         if key in self._kept or root is None or (self._mode == "fresh" and key not in self._made):
             return self._kept.get(key)
         folder = self._entry(root, key)
-        made = self._load(folder, key)
-        if made is None or (made.status == "timeout" and made.timeout < self.timeout):
+        compiled = self._load(folder, key)
+        if compiled is None or (compiled.status == "timeout" and compiled.timeout < self.timeout):
             return None
         if self._mode != "ro":
             _touch(folder / RECORD)
-        return _handed_out(made, key, folder / OBJECT, cached=True)
+        return _handed_out(compiled, key, folder / OBJECT, cached=True)
 
     def _load(self, folder: Path, key: str) -> Object | None:
         try:
-            made = read_entry(folder, key, trusted=self._trusted, locate=self._locate).made
-            self.includes.update(made.includes)
-            return made
+            compiled = read_entry(folder, key, trusted=self._trusted, locate=self._locate).made
+            self.includes.update(compiled.includes)
+            return compiled
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OtherSchemaError as error:
@@ -286,19 +286,19 @@ class ObjectCache:
                     with self._count:
                         self.counters.copied += 1
                     return _handed_out(elsewhere.made, key, folder / OBJECT, cached=True)
-                made = self._compile(temporary, rendered, target)
+                compiled = self._compile(temporary, rendered, target)
                 if not temporary.is_dir():  # somebody removed the cache
                     raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-                if not made.lasting:
-                    if any(words in made.log.lower() for words in _FULL):
+                if not compiled.lasting:
+                    if any(words in compiled.log.lower() for words in _FULL):
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                    return _handed_out(made, key, folder / OBJECT, cached=False)
-                write_entry(temporary, made, text)
+                    return _handed_out(compiled, key, folder / OBJECT, cached=False)
+                write_entry(temporary, compiled, text)
                 _publish(temporary, folder, root / TEMPORARIES)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
             self._made.add(key)
-        return _handed_out(made, key, folder / OBJECT, cached=False)
+        return _handed_out(compiled, key, folder / OBJECT, cached=False)
 
     def _get_unkept(self, key: str, rendered: Rendered, target: Target, elsewhere: Contents | None) -> Object:
         folder = self.scratch / key
@@ -308,16 +308,16 @@ class ObjectCache:
                 copy_entry(folder, elsewhere)
                 cached = self._kept[key] = _handed_out(elsewhere.made, key, folder / OBJECT, cached=True)
                 return cached
-            made = self._compile(folder, rendered, target)
+            compiled = self._compile(folder, rendered, target)
         except OSError as error:
             raise CacheError(
                 f"cannot write an object to {str(folder)!r}: {error.strerror}",
                 fix="free disk space, or set TMPDIR to a folder with at least 100 MiB",
             ) from error
-        made = _handed_out(made, key, folder / OBJECT, cached=False)
-        if made.lasting:
-            self._kept[key] = msgspec.structs.replace(made, cached=True)
-        return made
+        compiled = _handed_out(compiled, key, folder / OBJECT, cached=False)
+        if compiled.lasting:
+            self._kept[key] = msgspec.structs.replace(compiled, cached=True)
+        return compiled
 
     def _run_compiler(self, out: Path, rendered: Rendered, target: Target) -> Object:
         chain, other = self.toolchain, self.elsewhere
@@ -349,10 +349,10 @@ class ObjectCache:
         )
 
 
-def _handed_out(made: Object, key: str, path: Path, *, cached: bool) -> Object:
+def _handed_out(compiled: Object, key: str, path: Path, *, cached: bool) -> Object:
     """An object with its place. Nobody asks for its included files, and they may be many."""
-    own = str(path) if made.status == "ok" else ""
-    return msgspec.structs.replace(made, key=key, path=own, cached=cached, includes={})
+    where = str(path) if compiled.status == "ok" else ""
+    return msgspec.structs.replace(compiled, key=key, path=where, cached=cached, includes={})
 
 
 def _publish(temporary: Path, folder: Path, temporaries: Path) -> None:

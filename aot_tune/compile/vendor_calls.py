@@ -68,8 +68,8 @@ class CublasLtToolchain(Toolchain):
         """Compile as C++ for every x86-64 CPU."""
         del target
         cxx = self._cxx()
-        made = cxx.compile(source, cxx.baselines()[0], out, timeout)
-        return msgspec.structs.replace(made, device=_DEVICE)
+        compiled = cxx.compile(source, cxx.baselines()[0], out, timeout)
+        return msgspec.structs.replace(compiled, device=_DEVICE)
 
     def link_shared(self, objects: Sequence[Path], out: Path, libraries: Sequence[str] = ()) -> None:  # noqa: ARG002
         """Link objects into a shared library for the benchmark."""

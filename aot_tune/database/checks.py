@@ -102,15 +102,15 @@ def check_coverage(databases: Sequence[OperatorDatabase], operators: Mapping[str
         contract = operator_digest(operator)
         for target in targets:
             wanted = with_a_choice(operator, target)
-            own = [d for d in databases if d.operator == operator.name and d.contract == contract]
-            own = [d for d in own if target.name in d.targets]
-            lacks = {d.device.slug: missing_problems(d, wanted, target.name) for d in own}
+            of_operator = [d for d in databases if d.operator == operator.name and d.contract == contract]
+            of_operator = [d for d in of_operator if target.name in d.targets]
+            lacks = {d.device.slug: missing_problems(d, wanted, target.name) for d in of_operator}
             least = min(lacks.values(), key=len, default=wanted)
             older = any(
                 t.family == target.family and t.level > target.level and target.runs_on(t.level) for t in targets
             )
-            if least and not (older and not own):
-                where = "the records lack" if own else "no record has"
+            if least and not (older and not of_operator):
+                where = "the records lack" if of_operator else "no record has"
                 yield Finding(
                     f"{operator.name} on {target.name}: {where} {_problems(least, wanted)}",
                     "" if older else "tune on the device and record; without them, a replay fails",
@@ -142,7 +142,7 @@ def check_settled(database: OperatorDatabase, operator: Operator, shapes: int) -
     if not family(database.device.family).on_host:
         drawn = survey_shapes(operator, database.device.family, shapes)
         in_survey = {problem_key(s.problem) for s in database.survey}
-        surveyed = [*wanted, *(p for own in drawn.values() for p in own)]
+        surveyed = [*wanted, *(p for group in drawn.values() for p in group)]
         if unknown := [p for p in surveyed if problem_key(p) not in in_survey]:
             yield Finding(f"its survey lacks {_problems(unknown, surveyed, 'shapes')}", _COMPLETE, wrong=False)
 

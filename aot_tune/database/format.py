@@ -126,10 +126,10 @@ def _lines(database: OperatorDatabase) -> Iterator[RecordLine]:
     for m in database.measurements:
         measured.setdefault(m.problem.id, []).append(_measurement_line(m))
     for problem in database.problems:
-        own = measured.get(problem.id, [])
+        measurements = measured.get(problem.id, [])
         line = ProblemLine(id=problem.id, **msgspec.structs.asdict(problem))
-        yield RecordLine(problem=msgspec.structs.replace(line, digest=digests.of_problem(line, own)))
-        for measurement in own:
+        yield RecordLine(problem=msgspec.structs.replace(line, digest=digests.of_problem(line, measurements)))
+        for measurement in measurements:
             yield RecordLine(measurement=measurement)
     for survey, columns in survey_lines(database.survey):
         yield RecordLine(survey=survey)
@@ -239,8 +239,8 @@ def _altered_line(content: _Content, name: str) -> DatabaseError | None:
     """The error for the first line that does not match its digest, or None."""
     digests = content.digests
     for problem_id, (number, problem) in content.problems.items():
-        own = [m for _, m in content.measurements.get(problem_id, ())]
-        if problem.digest != digests.of_problem(problem, own):
+        measurements = [m for _, m in content.measurements.get(problem_id, ())]
+        if problem.digest != digests.of_problem(problem, measurements):
             what = f"problem '{problem_id}' has another digest than its line and its measurements give"
             return _altered(f"{name}:{number}", what, "its line, one of its measurements, or of their candidates")
     for survey_id, (_, survey) in content.surveys.items():

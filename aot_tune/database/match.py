@@ -168,7 +168,7 @@ def recorded_rows(
     Times are of candidates of one target. On a problem that raced, only those that took part count. `workload` has the
     id of each problem by its key.
     """
-    own = {c.id for c in database.candidates if c.candidate.target == target and not c.candidate.generic}
+    of_target = {c.id for c in database.candidates if c.candidate.target == target and not c.candidate.generic}
     raced: dict[str, dict[str, float]] = {}
     screened: dict[str, dict[str, float]] = {}
     others: dict[str, float] = {}
@@ -178,7 +178,7 @@ def recorded_rows(
             continue
         if is_baseline(m.candidate):
             others[problem] = min(m.ns, others.get(problem, m.ns))
-        elif m.candidate in own:
+        elif m.candidate in of_target:
             (raced if m.final else screened).setdefault(problem, {})[m.candidate] = m.ns
     rows = screened | raced
     return rows, frozenset(p for p, row in rows.items() if others.get(p, math.inf) < min(row.values()))

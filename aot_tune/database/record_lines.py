@@ -203,9 +203,9 @@ def decode_line(row: bytes, where: str) -> RecordLine:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _unreadable(row, where, str(error)) from error
     if sum(value is not None for value in msgspec.structs.astuple(line)) != 1:
-        there = [name for name in _KINDS if getattr(line, name) is not None]
+        kinds = [name for name in _KINDS if getattr(line, name) is not None]
         raise DatabaseError(
-            f"{where}: a line must hold one thing, but this one holds {there or 'nothing'}", fix=RESTORE
+            f"{where}: a line must hold one thing, but this one holds {kinds or 'nothing'}", fix=RESTORE
         )
     return line
 

@@ -76,10 +76,10 @@ def _check_operator(table: OperatorTable) -> None:
 
 def _check_generics(family: str, table: OperatorTable, where: str) -> None:
     """One variant must answer every legal call with the dtypes of some variant, on each device of some variant."""
-    there = [v for v in table.variants if v.target.family == family]
-    places = {family: there}
+    of_family = [v for v in table.variants if v.target.family == family]
+    places = {family: of_family}
     if table.bounded(family):
-        places = {t: [v for v in there if v.candidate.target == t] for t in table.targets(family)}
+        places = {t: [v for v in of_family if v.candidate.target == t] for t in table.targets(family)}
     for devices, group in places.items():
         for dtypes in sorted({table.choices(v) for v in group}) or [()]:
             variants = [v for v in group if v.candidate.generic and table.choices(v) == dtypes]

@@ -321,14 +321,14 @@ def _read_device(table: OperatorTable) -> list[str]:
             for variant in (table.variants[i] for i in table.generics(family))
         )
         served = " or ".join(dict.fromkeys(every))
-        here = f" && c_.backend == &backend_{family}" if count > 1 else ""
-        lines.append(f"  if (c_.generic < 0{here})")
+        if_backend = f" && c_.backend == &backend_{family}" if count > 1 else ""
+        lines.append(f"  if (c_.generic < 0{if_backend})")
         lines.append(f"    return no_kernels(kOperator, c_.device(), dtypes_, {c_string(served)});")
     for family in table.families:
         if not table.bounded(family) and any(table.variants[i].target.level > 1 for i in table.generics(family)):
-            here = f"c_.backend == &backend_{family} && " if count > 1 else ""
+            if_backend = f"c_.backend == &backend_{family} && " if count > 1 else ""
             targets = c_string(", ".join(table.targets(family)))
-            lines.append(f"  if ({here}c_.level < kInfo[c_.generic].level)")
+            lines.append(f"  if ({if_backend}c_.level < kInfo[c_.generic].level)")
             lines.append(f"    return too_old(kOperator, c_.device(), c_.level, kInfo[c_.generic], {targets});")
     return [*lines, "  return AOT_TUNE_OK;"]
 
@@ -337,10 +337,10 @@ def _other_architecture(table: OperatorTable, family: str) -> list[str]:
     """The error for a device for which the family has no generic variant, whatever the dtypes."""
     first = {table.variants[i].target.level: i for i in reversed(table.generics(family))}
     runs = " && ".join(f"!runs_on(kInfo[{i}], c_.level)" for i in sorted(first.values()))
-    here = f"c_.backend == &backend_{family} && " if len(table.families) > 1 else ""
+    if_backend = f"c_.backend == &backend_{family} && " if len(table.families) > 1 else ""
     targets = c_string(", ".join(table.targets(family)))
     return [
-        f"  if ({here}{runs})",
+        f"  if ({if_backend}{runs})",
         f"    return too_old(kOperator, c_.device(), c_.level, kInfo[{min(first.values())}], {targets});",
     ]
 
@@ -354,7 +354,7 @@ def _is_empty(tensor: str, index: int, optional: bool, absent: str) -> str:
 
 def _extent_check(tensor: str, index: int, axis: int, extent: Expr, optional: bool) -> list[str]:
     wanted = checked_cpp(extent, lambda fact: f"c_.d_{fact}")
-    here = f"{tensor} != nullptr && " if optional else ""
+    if_passed = f"{tensor} != nullptr && " if optional else ""
     got = f"{tensor}->shape[{axis}]"
     if not is_plain(extent):
         return [
@@ -367,7 +367,7 @@ def _extent_check(tensor: str, index: int, axis: int, extent: Expr, optional: bo
             "  }",
         ]
     return [
-        f"  if ({here}{got} != {wanted})",
+        f"  if ({if_passed}{got} != {wanted})",
         f"    return wrong_extent(kOperator, {index}, {axis}, {got}, {wanted}, {c_string(extent.key())});",
     ]
 

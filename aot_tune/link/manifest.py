@@ -72,9 +72,9 @@ def _operator(table: OperatorTable) -> dict[str, object]:
 
 
 def _variant(v: Variant, table: OperatorTable) -> dict[str, object]:
-    candidate, made = v.candidate, v.made
-    device = {"device": made.device} if made.device else {}
-    details = {"resources": made.code_resources, "roofline": dict(table.rooflines.get(v.name, {}))}
+    candidate, compiled = v.candidate, v.made
+    device = {"device": compiled.device} if compiled.device else {}
+    details = {"resources": compiled.code_resources, "roofline": dict(table.rooflines.get(v.name, {}))}
     return {
         "name": v.name,
         "symbol": v.symbol,
@@ -85,7 +85,7 @@ def _variant(v: Variant, table: OperatorTable) -> dict[str, object]:
         "dtypes": dict(candidate.dtypes),
         "config": dict(candidate.config),
         "requires": [r.key() for r in v.guards],
-        "object": made.digest,
+        "object": compiled.digest,
         **device,
         "generic": candidate.generic,
         "rebuilt": v.rebuilt,

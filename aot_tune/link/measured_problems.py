@@ -148,8 +148,8 @@ def tuned_facts(op: Operator, problem: Problem) -> TunedFacts:
     classes = []
     for tensor in op.tensors:
         shape = op.shape(problem, tensor)
-        here = op.is_present(problem, tensor)
-        classes.append(stride_class(canonical_strides(shape, op.strides(problem, tensor))) if here else -1)
+        present = op.is_present(problem, tensor)
+        classes.append(stride_class(canonical_strides(shape, op.strides(problem, tensor))) if present else -1)
     return (
         tuple(problem.dims[d] for d in op.dims),
         tuple(classes),

@@ -165,16 +165,16 @@ def unchecked(operators: Iterable[Operator], targets: Sequence[Target]) -> list[
         guards = {k.name: {tuple(g.key() for g in group): group for group in guard_sets(k)} for k in tried}
         every = {key: group for sets in guards.values() for key, group in sets.items()}  # many kernels share some
         counts = {key: large_checks(operator, group, most) for key, group in every.items()}
-        own = {name: max(map(counts.__getitem__, sets), key=lambda found: found[1]) for name, sets in guards.items()}
-        never = [name for name, (_, all_of_it) in own.items() if not all_of_it]
+        large = {name: max(map(counts.__getitem__, sets), key=lambda found: found[1]) for name, sets in guards.items()}
+        never = [name for name, (_, all_of_it) in large.items() if not all_of_it]
         if never:
             lines.append(
                 f"operator {operator.name}: no derived problem meets what {', '.join(never)} require"
                 f"{'s' * (len(never) == 1)}: verified only on the workload; declare `checks` that do"
             )
-        others = sorted((k for k, (n, _) in own.items() if n > left), key=lambda k: (-own[k][0], k))
+        others = sorted((k for k, (n, _) in large.items() if n > left), key=lambda k: (-large[k][0], k))
         if left or others:
-            worst = f", of those for {others[0]} {own[others[0]][0]} of {own[others[0]][1]}" if others else ""
+            worst = f", of those for {others[0]} {large[others[0]][0]} of {large[others[0]][1]}" if others else ""
             lines.append(
                 f"operator {operator.name}: {left} of {count} derived checks are left out{worst}: they take more than "
                 f"{most >> 20} MiB"

@@ -180,13 +180,13 @@ class _Reader:
         headers = dict.fromkeys(line.trace for line in lines if line.trace is not None)
         here, fix = "the one that is built", f"name a trace of this library; {_OF_ANY}"
         wrong = {h: error for h in headers if (error := stranger(h, *self._library, here, fix)) is not None}
-        own = [line for line in lines if line.trace not in wrong]
-        if wrong and not own:
+        accepted = [line for line in lines if line.trace not in wrong]
+        if wrong and not accepted:
             raise next(iter(wrong.values()))
         for line in lines:
             if line.trace is not None and line.trace in wrong:
                 self._told[f"called in library {line.trace.library!r} left out"] += 1
-        return own
+        return accepted
 
     def _tell_of(self, lines: Iterable[CountedProblem]) -> None:
         """Count lines that are left out, and lines without a dtype: they get the first one, perhaps by mistake."""

@@ -165,10 +165,10 @@ def targets_named(name: str, best: Sequence[Target] | None = None) -> list[Targe
 
     Without `best`, the best targets of this machine count, one for each family.
     """
-    here = best_here() if best is None else best
+    targets = best_here() if best is None else best
     if name == "native":
-        return list(here)
-    if own := [t for t in here if t.family == name]:
+        return list(targets)
+    if own := [t for t in targets if t.family == name]:
         return own
     of_family = [t.name for chain in toolchains().values() for t in chain.targets() if t.family == name]
     if of_family:

@@ -310,8 +310,8 @@ class CxxFunctions:
         steps = []
         for step in self._epilogue().steps:
             if isinstance(step, AddTensor):
-                own = [indices[axis] for axis in step.axes]
-                steps.append(SimpleNamespace(tensor=step.tensor, axes=step.axes, indices=own))
+                selected = [indices[axis] for axis in step.axes]
+                steps.append(SimpleNamespace(tensor=step.tensor, axes=step.axes, indices=selected))
             elif isinstance(step, Compute):
                 steps.append(SimpleNamespace(compute=self._computing(step)))
             else:
@@ -368,16 +368,16 @@ class CxxFunctions:
         return f"if ({skip}) aot_v = apply_{attribute}(aot_v, {value});"
 
     def _add(self, step: AddTensor, indices: Sequence[str], lanes: int, count: str | None) -> str:
-        own = [indices[a] for a in step.axes]
-        add = self._add_lanes(step, own, lanes, count, last_axis=len(indices) - 1)
+        selected = [indices[a] for a in step.axes]
+        add = self._add_lanes(step, selected, lanes, count, last_axis=len(indices) - 1)
         return f"if ({self.present(step.tensor)}) {{ {add} }}"
 
-    def _add_lanes(self, step: AddTensor, own: list[str], lanes: int, count: str | None, last_axis: int) -> str:
-        element = self._element(step.tensor, own)
+    def _add_lanes(self, step: AddTensor, selected: list[str], lanes: int, count: str | None, last_axis: int) -> str:
+        element = self._element(step.tensor, selected)
         if lanes == 1 or step.axes[-1] != last_axis:  # lanes run along the output's last axis
             return f"aot_v += {element};"
-        axis = len(own) - 1
-        start = self.address(step.tensor, own)
+        axis = len(selected) - 1
+        start = self.address(step.tensor, selected)
         many = f"vload<{lanes}>({start})" if count is None else f"vload_partial<{lanes}>({start}, {count})"
         constant = self._stride_constant(step.tensor, axis)
         if constant == 1:

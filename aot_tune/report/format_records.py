@@ -24,10 +24,10 @@ def format_tree(databases: Sequence[OperatorDatabase]) -> str:
     """A line for each record, by device."""
     lines = []
     for slug in sorted({d.device.slug for d in databases}):
-        own = [d for d in databases if d.device.slug == slug]
-        lines += ["", own[0].device.name, f"  {slug}"]
+        of_device = [d for d in databases if d.device.slug == slug]
+        lines += ["", of_device[0].device.name, f"  {slug}"]
         lines.append(f"  {'operator':<22}{'problems':>9}{'candidates':>12}{'measured':>10}{'surveyed':>10}  policy")
-        for d in sorted(own, key=lambda d: d.operator):
+        for d in sorted(of_device, key=lambda d: d.operator):
             counts = f"{len(d.problems):>9}{len(d.candidates):>12}{len(d.measurements):>10}{len(d.survey):>10}"
             lines.append(_cut(f"  {d.operator:<22}{counts}  {d.policy_digest[:8]}"))
     return "\n".join(lines[1:]) + "\n"
@@ -107,14 +107,14 @@ def format_change(name: str, change: RecordChange, *, whole: bool = False) -> st
 
 
 def _of_target(database: OperatorDatabase, target: str, best: Mapping[tuple[str, str], Fastest]) -> Iterator[str]:
-    own = {c.id: c for c in database.candidates if c.candidate.target == target}
+    tried = {c.id: c for c in database.candidates if c.candidate.target == target}
     wins = Counter(winner.candidate for winner in best.values())
     measured = {m.candidate for m in database.measurements if m.status == "ok"}
-    failed = {c.id for c in own.values() if c.status != "ok"}
-    failed |= {m.candidate for m in database.measurements if m.candidate in own and m.status not in ("ok", "skipped")}
+    failed = {c.id for c in tried.values() if c.status != "ok"}
+    failed |= {m.candidate for m in database.measurements if m.candidate in tried and m.status not in ("ok", "skipped")}
     yield f"  {target:<30}{'candidates':>12}{'timed':>8}{'failed':>8}{'fastest on':>12}"
-    for kernel in sorted({c.candidate.kernel for c in own.values()}):
-        ids = {i for i, c in own.items() if c.candidate.kernel == kernel}
+    for kernel in sorted({c.candidate.kernel for c in tried.values()}):
+        ids = {i for i, c in tried.items() if c.candidate.kernel == kernel}
         counts = f"{len(ids):>12}{len(ids & measured):>8}{len(ids & failed):>8}{sum(wins[i] for i in ids):>12}"
         yield f"    {kernel[:28]:<28}{counts}"
 

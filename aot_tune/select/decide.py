@@ -110,9 +110,9 @@ def expect(
         kept: ids of the candidates that are kept for that kind.
     """
     all_facts = dict(facts) | dict(survey.facts)
-    own = {p: row for p, row in survey.costs.items() if all(survey.facts[p][f] == v for f, v in kind)}
-    learned = rows | {p: row for p, row in own.items() if not is_held_out(p)}
-    aside = {p: row for p, row in own.items() if is_held_out(p)}
+    of_kind = {p: row for p, row in survey.costs.items() if all(survey.facts[p][f] == v for f, v in kind)}
+    learned = rows | {p: row for p, row in of_kind.items() if not is_held_out(p)}
+    aside = {p: row for p, row in of_kind.items() if is_held_out(p)}
     calls = Calls([all_facts[p] for p in sorted(learned)])
     times = {c: times_of(c, learned, calls, survey.terms[c]) for c in kept if c in survey.terms}
     models = learn_times(times)
@@ -200,9 +200,9 @@ def _vendors(expectation: Expectation, deviations: Mapping[str, Mapping[str, int
     return by_problem
 
 
-def _judged(expectation: Expectation, own: Mapping[str, int], vendor: Mapping[str, int]) -> Expectation:
-    model = msgspec.structs.replace(expectation.model, error=_deviation(list(own.values())))
-    beside = [own[p] - vendor[p] for p in own if p in vendor]
+def _judged(expectation: Expectation, deviations: Mapping[str, int], vendor: Mapping[str, int]) -> Expectation:
+    model = msgspec.structs.replace(expectation.model, error=_deviation(list(deviations.values())))
+    beside = [deviations[p] - vendor[p] for p in deviations if p in vendor]
     return replace(expectation, model=model, caution=_deviation(beside) // _CAUTION)
 
 

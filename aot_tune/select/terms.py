@@ -189,11 +189,11 @@ def _shared(operator: Operator) -> list[Term]:
 
 def _common_tile(operator: Operator) -> Tiling | None:
     """A tile of a product; None if the operator sums along no dim, or its result does not have two dims for a tile."""
-    made = {f for t in operator.outputs for s in t.shape for f in s.facts()}
+    of_outputs = {f for t in operator.outputs for s in t.shape for f in s.facts()}
     needed = [{f for s in t.shape for f in s.facts()} for t in operator.tensors if not t.optional]
-    apart = [d for d in operator.dims if d in made and all(d in dims for dims in needed)]  # such as a batch dim
-    across = [d for d in operator.dims if d in made and d not in apart]
-    along = [d for d in operator.dims if d not in made]
+    apart = [d for d in operator.dims if d in of_outputs and all(d in dims for dims in needed)]  # such as a batch dim
+    across = [d for d in operator.dims if d in of_outputs and d not in apart]
+    along = [d for d in operator.dims if d not in of_outputs]
     if len(across) != 2 or not along:
         return None
     steps = {d: _COMMON_STEP if d == along[-1] else 1 for d in along}
@@ -202,8 +202,8 @@ def _common_tile(operator: Operator) -> Tiling | None:
 
 def _of_tiles(operator: Operator, tiling: Tiling, processors: int) -> list[Term]:
     """The terms that follow from a variant's tile."""
-    made = {f for t in operator.outputs for s in t.shape for f in s.facts()}
-    across = {d: e for d, e in tiling.extents.items() if d in made}
+    of_outputs = {f for t in operator.outputs for s in t.shape for f in s.facts()}
+    across = {d: e for d, e in tiling.extents.items() if d in of_outputs}
     tiles = {d: _rounded_up(Quantity.wrapped(dim(d)) / e) for d, e in across.items()}
     blocks, volume, steps = Quantity.wrapped(tiling.split), 1.0, Quantity.wrapped(1)
     for name, count in tiles.items():
@@ -211,7 +211,7 @@ def _of_tiles(operator: Operator, tiling: Tiling, processors: int) -> list[Term]
         blocks = blocks * (_rounded_up(count / cluster) * cluster if cluster > 1 else count)
     for name, extent in tiling.extents.items():
         volume *= extent
-        if name not in made:
+        if name not in of_outputs:
             steps = steps * _rounded_up(Quantity.wrapped(dim(name)) / (extent * tiling.split))
     processors *= tiling.occupancy
     waves = _rounded_up(blocks / processors)

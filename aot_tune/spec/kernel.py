@@ -261,7 +261,7 @@ class Kernel:
                 f"kernel {self.name!r}: function {str(self.function)[:80]!r} is not a CudaFunction or Launcher",
                 fix='write function=CudaFunction("folder/file.cu:name", {...}, grid=..., block=...)',
             )
-        given = [w for w, there in self._sources() if there]
+        given = [w for w, stated in self._sources() if stated]
         if not given:
             check_template_path(self.template, f"kernel {self.name!r}")
         if len(given) > 1:

@@ -69,8 +69,8 @@ def roots_with_bundled(templates: Sequence[str]) -> tuple[str, ...]:
     if not templates:
         return ("bundled",)
     bundled = {folder.name for folder in operator_folders([bundled_templates()])}
-    own = {folder.name for folder in operator_folders([Path(t) for t in templates if t != "bundled"])}
-    return tuple(templates) if "bundled" in templates or own & bundled else (*templates, "bundled")
+    names = {folder.name for folder in operator_folders([Path(t) for t in templates if t != "bundled"])}
+    return tuple(templates) if "bundled" in templates or names & bundled else (*templates, "bundled")
 
 
 def template_paths(templates: Sequence[str]) -> list[Path]:
@@ -137,8 +137,8 @@ def load_operator(folder: Path) -> Operator:
 
 def _place(error: BaseException, folder: Path) -> str:
     """The innermost line of an operator's files that an error passed through. A SyntaxError names its own line."""
-    own = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(folder)]
-    return f"{Path(own[-1].filename).relative_to(folder)}:{own[-1].lineno}: {own[-1].line}" if own else ""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(folder)]
+    return f"{Path(frames[-1].filename).relative_to(folder)}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
 
 
 def _remedy(error: BaseException) -> str:

@@ -113,8 +113,8 @@ def _with_paths(kernel: Kernel, folder: Path, where: str) -> Kernel:
         return kernel
     folders = tuple(str(_folder(d, folder, where)) for d in options.include_directories)
     libraries = tuple(str(_library(lib, folder, where)) for lib in options.libraries)
-    made = dataclasses.replace(options, include_directories=folders, libraries=libraries)
-    return dataclasses.replace(kernel, compile=made)
+    resolved = dataclasses.replace(options, include_directories=folders, libraries=libraries)
+    return dataclasses.replace(kernel, compile=resolved)
 
 
 def _folder(given: str | PurePath, folder: Path, where: str) -> Path:
@@ -258,8 +258,8 @@ def _check_template(kernel: Kernel, function: NativeFunction, where: str) -> Non
         given = dict(zip(declared.template, given, strict=False))
     for name in given:
         check_among(name, declared.template, f"{where}: its template has no parameter {name!r}")
-    own = {p.name for p in kernel.parameters}
-    open_ = [n for n in declared.template if n not in given and n not in own]
+    parameters = {p.name for p in kernel.parameters}
+    open_ = [n for n in declared.template if n not in given and n not in parameters]
     needed = [n for n in open_ if n not in declared.defaulted]
     if needed:
         raise SpecError(

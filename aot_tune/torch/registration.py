@@ -304,9 +304,9 @@ def _register(
     if loaded is not None:  # it cannot be undone, so all operators are defined before
         for op, overload, backward in made_of:
             loaded.implement(module, namespace, operators, op, overload, differentiable=backward is not None)
-    made = Registered(namespace, tuple(op.name for op in operators), loaded is not None, tuple(functions))
-    _registered[namespace] = _Registration(module, functions, made, library)
-    return made
+    registered = Registered(namespace, tuple(op.name for op in operators), loaded is not None, tuple(functions))
+    _registered[namespace] = _Registration(module, functions, registered, library)
+    return registered
 
 
 def _shim(wanted: bool | str | os.PathLike[str] | None) -> Shim | None:

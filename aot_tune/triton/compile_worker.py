@@ -59,11 +59,11 @@ class _Compiler:
             if self._triton.reached(jit).digest != recipe.digest:
                 # the function is not as it was read; the next build reads it again
                 raise _StaleError(f"{recipe.function} has changed since it was read")
-            made = self._triton.compile_function(jit, recipe, self._device, self._virtual, texts=request.texts)
+            compiled = self._triton.compile_function(jit, recipe, self._device, self._virtual, texts=request.texts)
             with open(request.image, "wb") as file:  # noqa: PTH123 - one system call less each
-                file.write(made.image)
-            image = _image(recipe.signature, made)
-            return CompileReply(image=image, log=made.printed[-_KEPT:], texts=dict(made.texts))
+                file.write(compiled.image)
+            image = _image(recipe.signature, compiled)
+            return CompileReply(image=image, log=compiled.printed[-_KEPT:], texts=dict(compiled.texts))
         except _StaleError as error:
             return CompileReply(error=f"error: {error}", lasting=False, stale=True)
         except self._triton.CompileError as error:
@@ -92,18 +92,18 @@ def _settings() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
 
 
-def _image(signature: dict[str, str], made: Any) -> Image:
+def _image(signature: dict[str, str], compiled: Any) -> Image:
     """The constants of `kernel.h`. Metadata that a target lacks counts as none."""
     from aot_tune.triton import triton_private
 
-    m = made.metadata
+    m = compiled.metadata
     named = [name for name, kind in signature.items() if kind.startswith("tensordesc")]
     maps = m.get("tensordesc_meta") or []
     if maps and (len(maps) != len(named) or None in maps):
         raise triton_private.CompileError(
             f"error: Triton makes tensor maps of {len(maps)} of {len(named)} descriptors: pass only those that are used"
         )
-    registers, spills = _resources(made)
+    registers, spills = _resources(compiled)
     return Image(
         name=m["name"],
         warps=m["num_warps"],
@@ -119,7 +119,7 @@ def _image(signature: dict[str, str], made: Any) -> Image:
         tma=bool(maps),
         descriptor_rounding=triton_private.DESCRIPTOR_ROUNDING,
         descriptors=[_map(name, described) for name, described in zip(named, maps, strict=False)],
-        size=len(made.image),
+        size=len(compiled.image),
         tensor_memory=m.get("tmem_size") or 0,
         registers=registers,
         spill_bytes=spills,
@@ -137,13 +137,13 @@ def _map(parameter: str, described: dict[str, Any]) -> DescriptorMap:
     )
 
 
-def _resources(made: Any) -> tuple[int, int]:
+def _resources(compiled: Any) -> tuple[int, int]:
     """Registers of a thread and bytes that it spills: from ptxas, or from LLVM in the assembly for AMD."""
-    if not made.assembly:
-        reported = kernel_resources(made.printed)
+    if not compiled.assembly:
+        reported = kernel_resources(compiled.printed)
         return reported["registers"] or -1, reported["spill_bytes"]
     counts = {
-        key: int(n) for key, n in re.findall(r"^\s*\.(vgpr_count|vgpr_spill_count):\s*(\d+)", made.assembly, re.M)
+        key: int(n) for key, n in re.findall(r"^\s*\.(vgpr_count|vgpr_spill_count):\s*(\d+)", compiled.assembly, re.M)
     }
     return counts.get("vgpr_count", -1), 4 * counts.get("vgpr_spill_count", 0)
 

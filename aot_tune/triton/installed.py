@@ -135,5 +135,5 @@ def _package(name: str, folders: list[str]) -> None:
 
 def _origin(error: BaseException) -> str:
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
-    own = [f for f in frames if f.filename != __file__ and Path(f.filename).parent.name != "importlib"]
-    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    outside = [f for f in frames if f.filename != __file__ and Path(f.filename).parent.name != "importlib"]
+    return f" ({Path(outside[-1].filename).name}:{outside[-1].lineno})" if outside else ""

@@ -451,14 +451,14 @@ class _Writer:
 
     def _zero(self, p: Passed) -> list[str]:
         if p.argument.kind == "buffer":
-            there = f"aot_plan.bytes_{p.name} != 0"
+            exists = f"aot_plan.bytes_{p.name} != 0"
             call = f"launcher::zero(aot_plan.memory.start + aot_plan.at_{p.name}, aot_plan.bytes_{p.name}, stream)"
         else:
             tensor = self.op.tensor(p.argument.tensor)
-            there = self.cxx.present(tensor.name)
+            exists = self.cxx.present(tensor.name)
             call = f"launcher::clear(*{tensor.name}, {tensor.dtype.itemsize}, stream)"
         line = f"if (const int32_t aot_status = {call}) return aot_status;"
-        return [line] if there == "true" else [f"if ({there}) {{", f"  {line}", "}"]
+        return [line] if exists == "true" else [f"if ({exists}) {{", f"  {line}", "}"]
 
     def _add(self, p: Passed) -> list[str]:
         if p.argument.kind != "descriptor":
@@ -521,8 +521,8 @@ class _Writer:
         return [f"aot_undefined |= {below} == 0;", _passed_number(value, p.type, to)]
 
     def _data(self, tensor: Tensor) -> str:
-        there = self.cxx.present(tensor.name)
-        return f"{tensor.name}->data" if there == "true" else f"{there} ? {tensor.name}->data : nullptr"
+        passed = self.cxx.present(tensor.name)
+        return f"{tensor.name}->data" if passed == "true" else f"{passed} ? {tensor.name}->data : nullptr"
 
     def _print(self, expr: Expr, which: str) -> str:
         return print_expr(expr.substitute(self.launch.facts), lambda fact: self._fact(fact, which))
@@ -549,11 +549,11 @@ class _Writer:
         )
 
     def _stride(self, tensor: Tensor, axis: int) -> str:
-        read, there = self.cxx.stride(tensor.name, axis), self.cxx.present(tensor.name)
-        if there == "true" or "->" not in read:
+        read, passed = self.cxx.stride(tensor.name, axis), self.cxx.present(tensor.name)
+        if passed == "true" or "->" not in read:
             return read
         later = [print_expr(e, lambda fact: self._fact(fact, "a shape")) for e in tensor.shape[axis + 1 :]]
-        return f"({there} ? {read} : {' * '.join(later) or 'INT64_C(1)'})"  # absent: as if row-major
+        return f"({passed} ? {read} : {' * '.join(later) or 'INT64_C(1)'})"  # absent: as if row-major
 
 
 def _passed_number(value: str, kind: str, to: str) -> str:

@@ -180,7 +180,7 @@ def _masks(module: torch.nn.Module, query: torch.Tensor, mask: torch.Tensor, sha
     return mask.dim() <= len(shape) and all(mine in (1, wanted) for mine, wanted in pairs)
 
 
-def attending_forward(made: Replaced, calls: AttentionCalls) -> Callable[..., Any]:
+def attending_forward(replaced: Replaced, calls: AttentionCalls) -> Callable[..., Any]:
     """A module's own forward. While it runs, this thread's calls of torch's function go to `calls`.
 
     While such a forward runs in some thread, torch's function is replaced. Threads without one still get torch's own.
@@ -190,7 +190,7 @@ def attending_forward(made: Replaced, calls: AttentionCalls) -> Callable[..., An
         if torch.compiler.is_compiling() or self.training or torch._C._get_tracing_state() is not None:
             return own_forward(self)(self, *arguments, **named)
         before = getattr(_now, "serving", None)
-        _now.serving = (self, made, calls)
+        _now.serving = (self, replaced, calls)
         with _lock:
             _inside[0] += 1
             if _inside[0] == 1:
@@ -220,10 +220,10 @@ def _serve(
     serving = getattr(_now, "serving", None)
     out = None
     if serving is not None:
-        module, made, calls = serving
+        module, replaced, calls = serving
         if dropout_p == 0:
             out = calls(module, query, key, value, attn_mask, scale, causal=is_causal, shared=enable_gqa)
-        count_call(made, served=out is not None)
+        count_call(replaced, served=out is not None)
     if out is not None:
         return out
     given = {"scale": scale, "enable_gqa": enable_gqa}
@@ -240,8 +240,8 @@ def calls_attention(module: torch.nn.Module) -> bool:
 class ReplacedAttention:
     """Configs with our attention until `remove`."""
 
-    def __init__(self, made: Replaced, configs: list[Any], name: str) -> None:
-        self.made, self._configs, self._name = made, configs, name
+    def __init__(self, replaced: Replaced, configs: list[Any], name: str) -> None:
+        self.made, self._configs, self._name = replaced, configs, name
 
     def remove(self) -> bool:
         """Let the configs name transformers' function again. Returns False if one names another function by now."""
@@ -270,13 +270,13 @@ def replace_attention(model: torch.nn.Module, calls: AttentionCalls) -> Replaced
     name = f"aot_tune_{next(_numbers)}"
     kinds = ", ".join(sorted({type(m).__name__ for m in layers}))
     rows = RowRanges(ALL_ROWS.ranges, (kernels,))
-    made = Replaced("attention", kinds, ("flash_attention",), rows, modules=len(layers))
-    _register(name, made, calls)
+    replaced = Replaced("attention", kinds, ("flash_attention",), rows, modules=len(layers))
+    _register(name, replaced, calls)
     configs: list[Any] = list({id(c): c for c in map(_config, model.modules()) if hasattr(c, _CHOICE)}.values())
     configs = [c for c in configs if c._attn_implementation == _THEIRS]
     for config in configs:
         config._attn_implementation = name
-    return ReplacedAttention(made, configs, name)
+    return ReplacedAttention(replaced, configs, name)
 
 
 def _config(module: torch.nn.Module) -> Any:
@@ -297,7 +297,7 @@ def _shape(module: Any) -> tuple[int, int, int, torch.Tensor]:
     return heads, getattr(config, "num_key_value_heads", None) or heads, width, next(module.parameters())
 
 
-def _register(name: str, made: Replaced, calls: AttentionCalls) -> None:
+def _register(name: str, replaced: Replaced, calls: AttentionCalls) -> None:
     """Register a function with the package under a name, with the masks that belong to it."""
     attention = importlib.import_module("transformers.modeling_utils").ALL_ATTENTION_FUNCTIONS
     masks = importlib.import_module("transformers.masking_utils").ALL_MASK_ATTENTION_FUNCTIONS
@@ -319,7 +319,7 @@ def _register(name: str, made: Replaced, calls: AttentionCalls) -> None:
             sees = getattr(module, "is_causal", True) if is_causal is None else is_causal
             causal = attention_mask is None and bool(sees) and query.shape[2] > 1
             out = calls(module, query, key, value, attention_mask, scaling, causal=causal, shared=True)
-        count_call(made, served=out is not None)
+        count_call(replaced, served=out is not None)
         if out is None:
             given = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **more}
             return theirs(module, query, key, value, attention_mask, **given)

@@ -93,19 +93,19 @@ def _parameters_served(module: torch.nn.Module) -> str:
     return ""
 
 
-def _serve_one(made: Replaced, call: Any) -> Forward:
+def _serve_one(replaced: Replaced, call: Any) -> Forward:
     """A forward of one tensor: `call(module, x)`, or the module's own if that returns None."""
 
     def forward(self: torch.nn.Module, *arguments: Any, **named: Any) -> Any:
         out = call(self, arguments[0]) if len(arguments) == 1 and not named else None
-        count_call(made, served=out is not None)
+        count_call(replaced, served=out is not None)
         return own_forward(self)(self, *arguments, **named) if out is None else out
 
     return forward
 
 
-def _planned(made: Replaced, call: Any) -> ModulePlan | str:
-    return ModulePlan(made, _serve_one(made, call)) if made.rows.ranges else made.rows.refused
+def _planned(replaced: Replaced, call: Any) -> ModulePlan | str:
+    return ModulePlan(replaced, _serve_one(replaced, call)) if replaced.rows.ranges else replaced.rows.refused
 
 
 def _linear(library: PatchLibrary, name: str, module: torch.nn.Linear) -> ModulePlan | str:
@@ -155,8 +155,8 @@ def _rms_norm(library: PatchLibrary, name: str, module: torch.nn.Module) -> Modu
     if not isinstance(eps, float) or eps <= 0:
         return "it has no epsilon"
     call = NormRows(library, "rms_norm", module, eps)
-    made = Replaced(name, type(module).__name__, ("rms_norm",), call.rows)
-    plan = _planned(made, call)
+    replaced = Replaced(name, type(module).__name__, ("rms_norm",), call.rows)
+    plan = _planned(replaced, call)
     if isinstance(plan, str) or type(module) is torch.nn.RMSNorm:
         return plan
     return plan if _is_rms_norm(module, weight, eps) else "its result is not that of rms_norm"
@@ -218,7 +218,7 @@ def _sequential(library: PatchLibrary, name: str, module: torch.nn.Sequential) -
     if not pairs:
         return refused or None
     rows = next(iter(pairs.values())).rows
-    made = Replaced(name, f"Sequential ({len(pairs)} with an activation)", ("gemm",), rows)
+    replaced = Replaced(name, f"Sequential ({len(pairs)} with an activation)", ("gemm",), rows)
 
     def forward(self: torch.nn.Sequential, *arguments: Any, **named: Any) -> Any:
         if len(arguments) != 1 or named or len(self) != len(parts):
@@ -235,14 +235,14 @@ def _sequential(library: PatchLibrary, name: str, module: torch.nn.Sequential) -
             served = served or out is not None
             x = steps[step](x) if out is None else out
             step += 1 if out is None else 2
-        count_call(made, served=served)
+        count_call(replaced, served=served)
         return x
 
-    return ModulePlan(made, forward)
+    return ModulePlan(replaced, forward)
 
 
 def _checked(
-    made: Replaced,
+    replaced: Replaced,
     call: LinearProduct | GatedRows,
     fused: Callable[..., torch.Tensor | None],
     module: torch.nn.Module,
@@ -253,14 +253,14 @@ def _checked(
 
     def forward(self: Any, *arguments: Any, **named: Any) -> Any:
         out = fused(self, *arguments) if len(arguments) == count and not named and not self.training else None
-        count_call(made, served=out is not None)
+        count_call(replaced, served=out is not None)
         return own_forward(self)(self, *arguments, **named) if out is None else out
 
     like: torch.Tensor = next(module.parameters())
     kept, call.rows = call.rows, ALL_ROWS
-    same = same_results(module, forward, *shapes, like=like) and made.passed == 0
-    call.rows, made.served, made.passed = kept, 0, 0
-    return ModulePlan(made, forward) if same else _OTHER
+    same = same_results(module, forward, *shapes, like=like) and replaced.passed == 0
+    call.rows, replaced.served, replaced.passed = kept, 0, 0
+    return ModulePlan(replaced, forward) if same else _OTHER
 
 
 def _gated(library: PatchLibrary, name: str, module: Any) -> ModulePlan | str:
@@ -273,7 +273,7 @@ def _gated(library: PatchLibrary, name: str, module: Any) -> ModulePlan | str:
     call = GatedRows(library, weight.shape[0], weight)
     if not call.rows.ranges:
         return call.rows.refused
-    made, act_fn = Replaced(name, type(module).__name__, ("silu_mul",), call.rows), module.act_fn
+    replaced, act_fn = Replaced(name, type(module).__name__, ("silu_mul",), call.rows), module.act_fn
 
     def fused(self: Any, x: torch.Tensor) -> torch.Tensor | None:
         if torch.is_grad_enabled() and _requires_gradient(self.gate_proj, self.up_proj, x):
@@ -285,7 +285,7 @@ def _gated(library: PatchLibrary, name: str, module: Any) -> ModulePlan | str:
         result: torch.Tensor = self.down_proj(made_of)
         return result
 
-    return _checked(made, call, fused, module, (2, 1, weight.shape[1]))
+    return _checked(replaced, call, fused, module, (2, 1, weight.shape[1]))
 
 
 def _requires_gradient(*of: Any) -> bool:
@@ -308,13 +308,13 @@ def _activated(library: PatchLibrary, name: str, module: Any) -> ModulePlan | st
     call = LinearProduct(library, module.dense, activation)
     if not call.rows.ranges:
         return call.rows.refused
-    made, act_fn = Replaced(name, type(module).__name__, ("gemm",), call.rows), module.intermediate_act_fn
+    replaced, act_fn = Replaced(name, type(module).__name__, ("gemm",), call.rows), module.intermediate_act_fn
 
     def fused(self: Any, x: torch.Tensor) -> torch.Tensor | None:
         same = same_activation(self.intermediate_act_fn, act_fn) and not hooked(self.dense, self.intermediate_act_fn)
         return call(self.dense, x) if same else None
 
-    return _checked(made, call, fused, module, (2, 1, module.dense.in_features))
+    return _checked(replaced, call, fused, module, (2, 1, module.dense.in_features))
 
 
 def _added_and_normed(library: PatchLibrary, name: str, module: Any) -> ModulePlan | str:
@@ -325,7 +325,7 @@ def _added_and_normed(library: PatchLibrary, name: str, module: Any) -> ModulePl
     call = LinearProduct(library, module.dense, residual=True)
     if not call.rows.ranges:
         return call.rows.refused
-    made = Replaced(name, type(module).__name__, ("gemm",), call.rows)
+    replaced = Replaced(name, type(module).__name__, ("gemm",), call.rows)
 
     def fused(self: Any, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor | None:
         if hooked(self.dense, self.dropout) or self.dropout.training:
@@ -334,7 +334,7 @@ def _added_and_normed(library: PatchLibrary, name: str, module: Any) -> ModulePl
         return None if added is None else self.LayerNorm(added)
 
     inner, outer = module.dense.in_features, module.dense.out_features
-    return _checked(made, call, fused, module, (2, 1, inner), (2, 1, outer))
+    return _checked(replaced, call, fused, module, (2, 1, inner), (2, 1, outer))
 
 
 def _plan_decoder_layer(library: PatchLibrary, name: str, module: Any) -> ModulePlan | str | None:
@@ -353,17 +353,17 @@ def _plan_decoder_layer(library: PatchLibrary, name: str, module: Any) -> Module
     call = NormRows(library, "rms_norm", norm, _epsilon(norm), residual=True)
     if not call.rows.ranges:
         return call.rows.refused
-    made = Replaced(name, type(module).__name__, ("rms_norm with residual",), call.rows)
+    replaced = Replaced(name, type(module).__name__, ("rms_norm with residual",), call.rows)
 
     def forward(self: Any, *arguments: Any, **named: Any) -> Any:
         norm = self.post_attention_layernorm
         if len(arguments) != 1 or self.training or hooked(norm) or any(n not in written for n in named):
-            count_call(made, served=False)
+            count_call(replaced, served=False)
             return own_forward(self)(self, *arguments, **named)
         residual = arguments[0]
         attended, _ = self.self_attn(hidden_states=self.input_layernorm(residual), **{**written, **named})
         both = call.added(norm, attended, residual)
-        count_call(made, served=both is not None)
+        count_call(replaced, served=both is not None)
         if both is None:
             total = residual + attended
             normed = norm(total)
@@ -371,7 +371,7 @@ def _plan_decoder_layer(library: PatchLibrary, name: str, module: Any) -> Module
             normed, total = both
         return total + self.mlp(normed)
 
-    return ModulePlan(made, forward)
+    return ModulePlan(replaced, forward)
 
 
 def _written(module: torch.nn.Module) -> dict[str, Any] | str:

@@ -130,8 +130,8 @@ class LinearProduct:
         if not hold(self.rows.steps, x.numel() // inner) or (residual is not None and residual.shape != shape):
             return None
         if self._folds and (_whole(x) if residual is None else _whole(x, residual)):
-            made: torch.Tensor = self._gemm(x, weight.t(), bias, residual, **self._named)
-            return made
+            product: torch.Tensor = self._gemm(x, weight.t(), bias, residual, **self._named)
+            return product
         added = None if residual is None else residual.reshape(-1, outer)
         out: torch.Tensor = self._gemm(x.reshape(-1, inner), weight.t(), bias, added, **self._named)
         return out.view(shape)

@@ -119,14 +119,14 @@ def _ask_once(explain: Callable[[], dict[str, Any]], *, tuned: bool) -> tuple[st
 
 def _ranges(steps: Iterable[int]) -> tuple[tuple[int, int | None], ...]:
     """The steps in `found` as ranges. Neighbours are joined."""
-    made: list[tuple[int, int | None]] = []
+    ranges: list[tuple[int, int | None]] = []
     for rows in steps:
         end = None if rows == _STEPS[-1] else 2 * rows
-        if made and made[-1][1] == rows:
-            made[-1] = (made[-1][0], end)
+        if ranges and ranges[-1][1] == rows:
+            ranges[-1] = (ranges[-1][0], end)
         else:
-            made.append((rows, end))
-    return tuple(made)
+            ranges.append((rows, end))
+    return tuple(ranges)
 
 
 class PatchLibrary:

@@ -56,7 +56,7 @@ class Patched:
         Raises:
             TorchError: when somebody else has replaced a forward or an attention of ours. The rest is undone.
         """
-        kept = [made.name or "the model" for made in self.replaced if not made.remove()]
+        kept = [module.name or "the model" for module in self.replaced if not module.remove()]
         if self._attention is not None and not self._attention.remove():
             kept.append("the attention of the model's config")
         self._attention = None
@@ -173,15 +173,15 @@ def _plan_attention(
             if "flash_attention" in library.without:
                 left.append(Left(name, kind, library.without["flash_attention"]))
                 continue
-            made = Replaced(name, kind, ("flash_attention",), ASKED)
-            plans.append((ModulePlan(made, attending_forward(made, calls)), module))
+            replaced = Replaced(name, kind, ("flash_attention",), ASKED)
+            plans.append((ModulePlan(replaced, attending_forward(replaced, calls)), module))
 
 
 def _groups(replaced: Iterable[Replaced]) -> list[tuple[tuple[str, str, str, str], list[Replaced]]]:
     groups: dict[tuple[str, str, str, str], list[Replaced]] = {}
-    for made in replaced:
-        key = made.kind, ", ".join(made.operators), str(made.rows), ", ".join(made.rows.kernels)
-        groups.setdefault(key, []).append(made)
+    for module in replaced:
+        key = module.kind, ", ".join(module.operators), str(module.rows), ", ".join(module.rows.kernels)
+        groups.setdefault(key, []).append(module)
     return list(groups.items())
 
 

@@ -65,14 +65,14 @@ class Replaced:
         return True
 
 
-def count_call(made: Replaced, *, served: bool) -> None:
-    """Count an eager call. Compiled graphs are not counted, and must not look at `made`."""
+def count_call(replaced: Replaced, *, served: bool) -> None:
+    """Count an eager call. Compiled graphs are not counted, and must not look at `replaced`."""
     if torch.compiler.is_compiling():
         return
     if served:
-        made.served += 1
+        replaced.served += 1
     else:
-        made.passed += 1
+        replaced.passed += 1
 
 
 def own_forward(module: torch.nn.Module) -> Forward:
