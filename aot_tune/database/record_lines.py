@@ -225,6 +225,8 @@ def schema_of(row: bytes, name: str, oldest: int) -> int:
     fix = "remove it and record again with `aot-tune record`, or use the version that wrote it"
     if first.format == FORMAT and OLDEST_KNOWN <= first.schema < oldest:
         fix = "rewrite it with `aot-tune records upgrade`"
+    if first.format == FORMAT and first.schema > SCHEMA:
+        fix = "use the version of aot_tune that wrote it, or a newer one"
     raise DatabaseError(
         f"{name}:1: it is of format {first.format!r}, schema {first.schema}",
         why=f"this version reads {FORMAT!r}, schemas {oldest} to {SCHEMA}, and no part of another",
