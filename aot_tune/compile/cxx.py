@@ -161,9 +161,9 @@ class CxxToolchain(Toolchain):
         if failed is not None:
             seen = self._opened(source, flags, folder, failed.log, options) if failed.lasting else ()
             return msgspec.structs.replace(failed, includes=dict.fromkeys(seen, ""))
-        said = self._localized(out) if options else ""  # names in authors' code may also be in other authors' code
-        if said:
-            return Object(status="compile-failed", log=said, seconds=done.seconds, lasting=False)
+        problem = self._localized(out) if options else ""  # names in authors' code may also be in other authors' code
+        if problem:
+            return Object(status="compile-failed", log=problem, seconds=done.seconds, lasting=False)
         return Object(
             status="ok",
             log=done.output,
@@ -198,17 +198,17 @@ class CxxToolchain(Toolchain):
         """Make all but a candidate's functions local in an object. Returns what a program said that failed."""
         made, local = out.with_name("made.o"), out.with_name("local.o")
         out.rename(made)
-        said = localize(made, local, public_functions(made), binutils(self.host()), self._child(out.parent))
-        if not said:
+        problem = localize(made, local, public_functions(made), binutils(self.host()), self._child(out.parent))
+        if not problem:
             local.rename(out)
-        return said
+        return problem
 
     def _library(self, name: str) -> str | None:
         host = self.host()
         for file in (f"lib{name}.so", f"lib{name}.a"):
-            said = ask(host, f"-print-file-name={file}").strip()
-            if said != file and Path(said).is_file():
-                return os.path.realpath(said) if said.endswith(".a") else said
+            answer = ask(host, f"-print-file-name={file}").strip()
+            if answer != file and Path(answer).is_file():
+                return os.path.realpath(answer) if answer.endswith(".a") else answer
         return None
 
     def search_folders(self) -> tuple[str, ...]:
@@ -280,8 +280,8 @@ def _identity(host: Compiler) -> tuple[tuple[str, str], ...]:
 def _added_digest(host: Compiler) -> str:
     """Digest of what the compiler adds to its command line. Asked once per driver."""
     argv = [*host.command, "-###", "-x", "c++", "-S", os.devnull, "-o", os.devnull]
-    said = run(argv, folder=Path("/"), environ=dict(host.environ), timeout=QUERY_SECONDS).output
-    programs = (line.strip().partition(" ")[2] for line in said.splitlines() if line.startswith(" "))
+    output = run(argv, folder=Path("/"), environ=dict(host.environ), timeout=QUERY_SECONDS).output
+    programs = (line.strip().partition(" ")[2] for line in output.splitlines() if line.startswith(" "))
     return hashlib.sha256("\n".join(programs).encode(errors="replace")).hexdigest()
 
 

@@ -77,9 +77,9 @@ def first_error(log: str, lines: Sequence[tuple[str, int]] = ()) -> str:
             message = f"{match['file']}:{line}: {text}" + _origin(rows, number, lines)
         return message + _hint(row)
     starts = ("in function", "error:")
-    said = [row for row in rows if (from_ld := _LD.match(row)) and not from_ld["text"].startswith(starts)]
-    last = said[0] if said else rows[-1]
-    worst = next((row for row in (*said, *rows) if any(words in row for words in _LINKER)), last)
+    linker_rows = [row for row in rows if (from_ld := _LD.match(row)) and not from_ld["text"].startswith(starts)]
+    last = linker_rows[0] if linker_rows else rows[-1]
+    worst = next((row for row in (*linker_rows, *rows) if any(words in row for words in _LINKER)), last)
     position = _PLACE.search(worst)
     if position is not None:
         worst = worst.replace(position.group(0), _template(position[1], int(position[2] or position[3]), lines))

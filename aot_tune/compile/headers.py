@@ -42,9 +42,9 @@ def opened_files(output: str) -> list[str]:
 def search_folders(compiler: Compiler) -> tuple[str, ...]:
     """Folders in which a C++ compiler looks for headers, in its order. Those that do not exist (yet) come first."""
     argv = [*compiler.command, "-E", "-v", "-x", "c++", os.devnull, "-o", os.devnull]
-    said = run(argv, folder=Path("/"), environ=dict(compiler.environ), timeout=QUERY_SECONDS).output
-    listed = [line.strip() for block in _LISTED.findall(said) for line in block.splitlines()]
-    return tuple(dict.fromkeys([*_IGNORED.findall(said), *listed]))
+    output = run(argv, folder=Path("/"), environ=dict(compiler.environ), timeout=QUERY_SECONDS).output
+    listed = [line.strip() for block in _LISTED.findall(output) for line in block.splitlines()]
+    return tuple(dict.fromkeys([*_IGNORED.findall(output), *listed]))
 
 
 def sought(source: str, opened: Iterable[str], folders: Sequence[str], log: str = "") -> list[str]:

@@ -183,9 +183,9 @@ class NvccToolchain(Toolchain):
             if not functions:
                 log = f"error: the source defines no C function whose name ends in {', '.join(FUNCTIONS)}"
                 return Object(status="compile-failed", log=log, seconds=done.seconds)
-            said = localize(made, Path(scratch, "local.o"), functions, self.binutils(), child)
-            if said:
-                return Object(status="compile-failed", log=said, seconds=done.seconds, lasting=False)
+            problem = localize(made, Path(scratch, "local.o"), functions, self.binutils(), child)
+            if problem:
+                return Object(status="compile-failed", log=problem, seconds=done.seconds, lasting=False)
             Path(scratch, "local.o").replace(out)
             listed = rule_files(rule, CUDA_SOURCE_NAME)
             return Object(

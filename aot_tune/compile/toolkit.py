@@ -175,28 +175,28 @@ def _open(nvcc: Compiler, host: str) -> Toolkit:
     release = _RELEASE.search(ask(nvcc, "--version", fix=_WORKING))
     # A dry run tells the folders, even if nvcc on PATH is a script that starts the real one.
     question = ("--dryrun", f"-ccbin={host}", "-x", "cu", "-c", "/dev/null", "-o", "/dev/null")
-    told = dict(_TOLD.findall(ask(nvcc, *question, fix=_WORKING)))
-    if release is None or not told.get("_HERE_") or not told.get("CICC_PATH"):
+    macros = dict(_TOLD.findall(ask(nvcc, *question, fix=_WORKING)))
+    if release is None or not macros.get("_HERE_") or not macros.get("CICC_PATH"):
         raise ToolchainError(
             f"{command[0]} does not answer as nvcc does", fix="set NVCC to NVIDIA's nvcc, 11.8 or later"
         )
-    here = Path(told["_HERE_"])
+    here = Path(macros["_HERE_"])
     parts = {name: here / name for name in ("nvcc", "cudafe++", "ptxas", "fatbinary")}
-    parts["cicc"] = Path(told["CICC_PATH"], "cicc")
-    parts["libdevice"] = Path(told.get("NVVMIR_LIBRARY_DIR", ""), "libdevice.10.bc")
+    parts["cicc"] = Path(macros["CICC_PATH"], "cicc")
+    parts["libdevice"] = Path(macros.get("NVVMIR_LIBRARY_DIR", ""), "libdevice.10.bc")
     missing = [name for name, path in parts.items() if not path.is_file()]
     if missing:
         raise ToolchainError(
             f"the CUDA compiler {command[0]} is not complete: it has no {', '.join(missing)}", fix=_INSTALL
         )
-    include = next((w[2:] for w in shlex.split(told.get("INCLUDES", "")) if w.startswith("-I")), "")
+    include = next((w[2:] for w in shlex.split(macros.get("INCLUDES", "")) if w.startswith("-I")), "")
     if not Path(include, "cuda_runtime.h").is_file():
         raise ToolchainError(
             f"the CUDA compiler {command[0]} has no cuda_runtime.h",
             why=f"looked in {include or 'no folder'}",
             fix=_RUNTIME,
         )
-    libraries = [w[2:] for w in shlex.split(told.get("LIBRARIES", "")) if w.startswith("-L")]
+    libraries = [w[2:] for w in shlex.split(macros.get("LIBRARIES", "")) if w.startswith("-L")]
     libraries.append(str(here.parent / "lib"))  # the wheels of 13.0 have them here, but their nvcc names lib64
     return Toolkit(
         command=command,

@@ -218,7 +218,7 @@ def query_with(variables: tuple[tuple[str, str | None], ...]) -> DeviceQuery:
             cwd="/",
             check=False,
         )
-        told = msgspec.json.decode(done.stdout)
+        answer = msgspec.json.decode(done.stdout)
     except subprocess.TimeoutExpired:
         return DeviceQuery(
             error=f"the NVIDIA driver did not answer within {ANSWER_SECONDS:g} s",
@@ -230,11 +230,11 @@ def query_with(variables: tuple[tuple[str, str | None], ...]) -> DeviceQuery:
             error=f"asking the NVIDIA driver failed (exit status {done.returncode}) {last}".rstrip(),
             fix="check with `nvidia-smi`",
         )
-    return _understood(told, dict(variables).get("CUDA_VISIBLE_DEVICES"))
+    return _understood(answer, dict(variables).get("CUDA_VISIBLE_DEVICES"))
 
 
-def _understood(told: dict[str, object], visible: str | None) -> DeviceQuery:
-    rows = msgspec.convert(told["devices"], list[dict[str, int | str]])
+def _understood(answer: dict[str, object], visible: str | None) -> DeviceQuery:
+    rows = msgspec.convert(answer["devices"], list[dict[str, int | str]])
     devices = tuple(
         msgspec.convert(
             row
@@ -246,16 +246,16 @@ def _understood(told: dict[str, object], visible: str | None) -> DeviceQuery:
         )
         for row in rows
     )
-    driver = msgspec.convert(told["driver"], int)
-    error, fix = ("", "") if devices else _reason(told, driver, visible)
-    return DeviceQuery(devices=devices, driver=driver, driver_text=str(told["driver_text"]), error=error, fix=fix)
+    driver = msgspec.convert(answer["driver"], int)
+    error, fix = ("", "") if devices else _reason(answer, driver, visible)
+    return DeviceQuery(devices=devices, driver=driver, driver_text=str(answer["driver_text"]), error=error, fix=fix)
 
 
-def _reason(told: dict[str, object], driver: int, visible: str | None) -> tuple[str, str]:
-    code = msgspec.convert(told["code"], int)
-    if told["failed"] == "load":
+def _reason(answer: dict[str, object], driver: int, visible: str | None) -> tuple[str, str]:
+    code = msgspec.convert(answer["code"], int)
+    if answer["failed"] == "load":
         return (
-            f"there is no NVIDIA driver: {told['detail']}",
+            f"there is no NVIDIA driver: {answer['detail']}",
             "install the driver; in a container pass the GPUs in, such as --gpus all",
         )
     if visible is not None and code in (0, _NO_DEVICE, _BAD_DEVICE):
@@ -264,5 +264,5 @@ def _reason(told: dict[str, object], driver: int, visible: str | None) -> tuple[
             "unset it, or set it to numbers or UUIDs that `nvidia-smi -L` lists",
         )
     what, fix = _REASONS.get(code or _NO_DEVICE, ("the NVIDIA driver cannot be used", "check with `nvidia-smi`"))
-    detail = f" ({told['failed']}: {code} {told['detail']})".rstrip(" )") + ")" if code else ""
+    detail = f" ({answer['failed']}: {code} {answer['detail']})".rstrip(" )") + ")" if code else ""
     return f"{what}{detail}", fix if driver else f"{fix}; the driver does not tell its version"

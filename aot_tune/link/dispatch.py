@@ -401,8 +401,8 @@ def _check_scalars(op: Operator, bound: Mapping[str, BoundDim]) -> list[str]:
     lines = []
     for scalar in (s for s in op.scalars if s.binds and bound[s.binds].scalar != s.name):
         passed, dim = f"static_cast<int64_t>({scalar.name})", f"c_.d_{scalar.binds}"
-        told = f'"{scalar.name}", {passed}, "{scalar.binds}", {dim}'
-        lines += [f"  if ({passed} != {dim}) return other_dim(kOperator, {told});"]
+        arguments = f'"{scalar.name}", {passed}, "{scalar.binds}", {dim}'
+        lines += [f"  if ({passed} != {dim}) return other_dim(kOperator, {arguments});"]
     return lines
 
 
@@ -465,8 +465,8 @@ def _legal(op: Operator) -> str:
             lines.append("  undefined_ = false;")
             lines.append(f"  if (!{checked_cpp(condition, fact)} || undefined_)")
         facts = ", ".join(_found(op, name) for name in sorted(condition.facts()))
-        told = f"AOT_TUNE_ERROR_{_code(condition)}, {c_string(condition.key())}, {c_string(_hint(condition))}"
-        lines.append(f"    return not_legal(kOperator, {told}, {{{facts}}});")
+        arguments = f"AOT_TUNE_ERROR_{_code(condition)}, {c_string(condition.key())}, {c_string(_hint(condition))}"
+        lines.append(f"    return not_legal(kOperator, {arguments}, {{{facts}}});")
     return "\n".join([*lines, "  return AOT_TUNE_OK;", "}"])
 
 

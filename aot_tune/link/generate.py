@@ -354,8 +354,8 @@ def signatures_json(spec: LibrarySpec) -> str:
     """
     operators = [_signature(table.operator) for table in spec.operators]
     handlers = {op["name"]: handler_names(spec, str(op["name"])) for op in operators} if spec.xla_ffi else {}
-    said = {"schema": SIGNATURES_SCHEMA, "operators": operators, **({"xla_ffi": handlers} if handlers else {})}
-    return json.dumps(said, separators=(",", ":"))
+    document = {"schema": SIGNATURES_SCHEMA, "operators": operators, **({"xla_ffi": handlers} if handlers else {})}
+    return json.dumps(document, separators=(",", ":"))
 
 
 def _signature(op: Operator) -> dict[str, object]:
@@ -386,9 +386,9 @@ def _tensor_signature(tensor: Tensor, *, to_pass: bool, leading: bool) -> dict[s
         "to_pass": to_pass,  # for an output: it tells a dim, a dtype or the device of the call
     }
     shape = [extent.data() for extent in tensor.shape]
-    said: dict[str, object] = {flag: True for flag, on in flags.items() if on}
-    said |= {"layout_of": tensor.layout_of} if tensor.layout_of else {}
-    return {"name": tensor.name, "dtype": tensor.dtype_name, "shape": shape, **said}
+    fields: dict[str, object] = {flag: True for flag, on in flags.items() if on}
+    fields |= {"layout_of": tensor.layout_of} if tensor.layout_of else {}
+    return {"name": tensor.name, "dtype": tensor.dtype_name, "shape": shape, **fields}
 
 
 def _scalar_signature(scalar: Scalar) -> dict[str, object]:

@@ -74,12 +74,12 @@ def configure_project(
         BuildError: when CMake fails, or the project has no library.
     """
     program = _cmake()
-    told = _run([program, "-S", str(source), "-B", str(build), *_arguments(project, options, defines)], source)
+    output = _run([program, "-S", str(source), "-B", str(build), *_arguments(project, options, defines)], source)
     plans = sorted(p.parent for p in build.rglob("plan.json") if p.parent.parent.name == "aot_tune")
     if not plans:
         raise BuildError(
             f"{str(source)!r} has no library",
-            why="its CMakeLists.txt calls no aot_tune_add_library" + (f"\n       {told[-1]}" if told else ""),
+            why="its CMakeLists.txt calls no aot_tune_add_library" + (f"\n       {output[-1]}" if output else ""),
             fix="call it, or pass the -D NAME=VALUE that makes the project call it",
         )
     targets = sorted({target for plan in plans for target in _own_libraries(plan / "target.txt")})
@@ -149,5 +149,5 @@ def _errors(lines: Sequence[str]) -> list[str]:
     first = next((i for i, line in enumerate(lines) if line.startswith("CMake Error")), None)
     if first is None:
         return list(lines[-_MOST_LINES:])
-    told = itertools.takewhile(lambda line: not line.startswith(("Call Stack", "-- ")), lines[first:])
-    return [line.strip() for line in told if line.strip()][:_MOST_LINES]
+    message = itertools.takewhile(lambda line: not line.startswith(("Call Stack", "-- ")), lines[first:])
+    return [line.strip() for line in message if line.strip()][:_MOST_LINES]

@@ -165,7 +165,7 @@ def unchecked(operators: Iterable[Operator], targets: Sequence[Target]) -> list[
         guards = {k.name: {tuple(g.key() for g in group): group for group in guard_sets(k)} for k in tried}
         every = {key: group for sets in guards.values() for key, group in sets.items()}  # many kernels share some
         counts = {key: large_checks(operator, group, most) for key, group in every.items()}
-        large = {name: max(map(counts.__getitem__, sets), key=lambda found: found[1]) for name, sets in guards.items()}
+        large = {name: max(map(counts.__getitem__, sets), key=lambda pair: pair[1]) for name, sets in guards.items()}
         never = [name for name, (_, all_of_it) in large.items() if not all_of_it]
         if never:
             lines.append(

@@ -215,8 +215,8 @@ def visible_gpus(environ: Mapping[str, str]) -> tuple[int, int]:
             timeout=_SECONDS,
             check=False,
         )
-        told = json.loads(done.stdout)
-        return int(told["driver"]), len(told["devices"])
+        answer = json.loads(done.stdout)
+        return int(answer["driver"]), len(answer["devices"])
     except (OSError, subprocess.TimeoutExpired, ValueError, KeyError):
         return 0, 0
 

@@ -353,8 +353,8 @@ class _NativeSource:
         for position, (called, value) in enumerate(arguments):
             passed = f"aot_{number}_{position}"
             yield from self._value(passed, value, f"aot_lost_{number}")
-            said = f"{function.name}: argument {called} is declared as another kind than what it takes"
-            yield f'static_assert(takes<aot_type_{number}, {position}, std::decay_t<decltype({passed})>>, "{said}");'
+            message = f"{function.name}: argument {called} is declared as another kind than what it takes"
+            yield f'static_assert(takes<aot_type_{number}, {position}, std::decay_t<decltype({passed})>>, "{message}");'
         values = "".join(f", aot_{number}_{i}" for i in range(len(arguments)))
         if isinstance(function, CudaFunction):
             call = f"launch_function({name}, {self._shape(function)}, stream{values})"

@@ -122,13 +122,13 @@ def _of_target(database: OperatorDatabase, target: str, best: Mapping[tuple[str,
 def _times(change: RecordChange, most: int) -> Iterator[str]:
     """Lines on problems whose winner stayed the same but was timed anew."""
     again = {at: ratio for at, ratio in change.times.items() if at not in change.winners and ratio != 1}
-    told = {at: ratio for at, ratio in again.items() if abs(ratio - 1) > _NOISE}
+    notable = {at: ratio for at, ratio in again.items() if abs(ratio - 1) > _NOISE}
     if again:
         mean = f"all times together {_percent(change.mean)}"
-        yield f"  the fastest is the same, timed anew, on {len(again)}; {len(told)} by more than 1 %; {mean}"
-    for target, problem in sorted(told, key=lambda at: (-abs(told[at] - 1), at))[:most]:
-        yield _cut(f"    {_percent(told[target, problem]):>8}  {target} {problem}")
-    yield from _more(len(told), most)
+        yield f"  the fastest is the same, timed anew, on {len(again)}; {len(notable)} by more than 1 %; {mean}"
+    for target, problem in sorted(notable, key=lambda at: (-abs(notable[at] - 1), at))[:most]:
+        yield _cut(f"    {_percent(notable[target, problem]):>8}  {target} {problem}")
+    yield from _more(len(notable), most)
 
 
 def _more(count: int, most: int) -> list[str]:

@@ -151,10 +151,10 @@ def _listed(rows: Sequence[ProblemRow]) -> Group:
     lines: list[RenderableType] = []
     for row in rows:
         lines.append(Text(row.problem))
-        told = Text.assemble(format_time(row.ns), "  ")
+        line = Text.assemble(format_time(row.ns), "  ")
         if row.speedup is not None and row.baseline is not None:
-            told.append_text(_ratio(row.speedup, f"{row.speedup:.2f}")).append(f" x {row.baseline[0]}")
-        lines += [Padding(told, (0, 0, 0, 2)), Padding(Text(row.winner, _NAME), (0, 0, 0, 2))]
+            line.append_text(_ratio(row.speedup, f"{row.speedup:.2f}")).append(f" x {row.baseline[0]}")
+        lines += [Padding(line, (0, 0, 0, 2)), Padding(Text(row.winner, _NAME), (0, 0, 0, 2))]
         if row.regret >= _COSTS:
             lines.append(Padding(Text(f"> {row.picked} +{percent_text(row.regret)}"), (0, 0, 0, 2)))
     return Group(*lines)
@@ -167,25 +167,25 @@ def _kept(part: OperatorReport) -> Iterator[RenderableType]:
         facts += [f"{100 * row.roofline:.0f} % of the roofline at best"] if row.roofline is not None else []
         facts += ["rebuilt by another compiler than the record's"] if row.rebuilt else []
         facts += ["results vary between runs"] if row.varies else []
-        told = Text.assemble((row.name, _NAME), f": {row.label} ", (f"({'; '.join(filter(None, facts))})", _QUIET))
-        yield _hanging("kept", told)
+        line = Text.assemble((row.name, _NAME), f": {row.label} ", (f"({'; '.join(filter(None, facts))})", _QUIET))
+        yield _hanging("kept", line)
 
 
 def _candidates(part: OperatorReport) -> Iterator[RenderableType]:
     for row in part.candidates:
         best = "" if row.roofline is None else f"; {100 * row.roofline:.0f} % of the roofline on {row.where}"
         code = format_resources(row.resources) or "not compiled here"
-        told = Text.assemble(
+        line = Text.assemble(
             (row.name, _NAME), f": {row.label} ", (f"({counted(row.problems, 'problem')}; {code}{best})", _QUIET)
         )
-        yield _hanging("timed", told)
+        yield _hanging("timed", line)
 
 
 def _failures(part: OperatorReport, most: int) -> Iterator[RenderableType]:
     for failure in part.failures[:most]:
         times = f" on {failure.count} problems" if failure.count > 1 else ""
-        told = Text.assemble(f"{failure.candidate}: ", (failure.status, _BAD), f"{times}: {failure.reason}")
-        yield _hanging("dropped", told, _BAD)
+        line = Text.assemble(f"{failure.candidate}: ", (failure.status, _BAD), f"{times}: {failure.reason}")
+        yield _hanging("dropped", line, _BAD)
         if failure.again:
             yield _hanging("again", Text(failure.again))
     if len(part.failures) > most:

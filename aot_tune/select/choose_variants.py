@@ -177,10 +177,10 @@ def _paces(times: Costs) -> dict[str, float]:
 
 def _shares(rows: Costs, weights: Mapping[str, float]) -> dict[str, float]:
     """The weights of the problems, scaled to mean 1. If all are equal, each is exactly 1."""
-    given = {p: weights.get(p, 1.0) for p in rows}
-    most = max(given.values(), default=1.0)  # dividing by it keeps the sum within a float's range
-    total = math.fsum(w / most for w in given.values())
-    return {p: w / most * len(given) / total for p, w in given.items()}
+    by_problem = {p: weights.get(p, 1.0) for p in rows}
+    most = max(by_problem.values(), default=1.0)  # dividing by it keeps the sum within a float's range
+    total = math.fsum(w / most for w in by_problem.values())
+    return {p: w / most * len(by_problem) / total for p, w in by_problem.items()}
 
 
 def _good_enough(regrets: Mapping[str, float], shares: Mapping[str, float], limits: tuple[float, float]) -> bool:

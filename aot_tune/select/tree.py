@@ -148,11 +148,11 @@ class _Learner:
 
     def _scan(self, problems: Rows) -> _Scan:
         """What splits of problems give, for all facts at once."""
-        given = self._table[:, problems]
-        facts = np.flatnonzero(given.min(axis=1) != given.max(axis=1))
-        given = given[facts]
-        order = np.argsort(given, axis=1, kind="stable")
-        values = np.take_along_axis(given, order, axis=1)
+        columns = self._table[:, problems]
+        facts = np.flatnonzero(columns.min(axis=1) != columns.max(axis=1))
+        columns = columns[facts]
+        order = np.argsort(columns, axis=1, kind="stable")
+        values = np.take_along_axis(columns, order, axis=1)
         below = np.cumsum(self._regret[problems[order]], axis=1)
         totals = (below[:, :-1].min(axis=2) + (below[:, -1:] - below[:, :-1]).min(axis=2)).round(12)
         low, high = values[:, :-1], values[:, 1:]

@@ -107,8 +107,8 @@ class OperatorFields:
         object.__setattr__(self, "flops", as_expr(self.flops, f"operator {self.name!r}: flops"))
         self._check()
         self._by_name.update({t.name: t for t in self.tensors})
-        given = self.workload if isinstance(self.workload, Mapping) else {"": self.workload}
-        self._workloads.update({f: tuple(self._without_defaults(p) for p in ps) for f, ps in given.items()})
+        workload = self.workload if isinstance(self.workload, Mapping) else {"": self.workload}
+        self._workloads.update({f: tuple(self._without_defaults(p) for p in ps) for f, ps in workload.items()})
         object.__setattr__(self, "checks", tuple(self._without_defaults(p) for p in self.checks))
 
     def _check(self) -> None:
@@ -282,15 +282,15 @@ class OperatorFields:
 
     def factor(self, tensor: Tensor) -> float:
         """How many times the yardstick's error an output of a floating dtype may be off."""
-        given = self.tolerance.get(tensor.name) if isinstance(self.tolerance, Mapping) else self.tolerance
-        if isinstance(given, (int, float)):
-            return float(given)
+        tolerance = self.tolerance.get(tensor.name) if isinstance(self.tolerance, Mapping) else self.tolerance
+        if isinstance(tolerance, (int, float)):
+            return float(tolerance)
         return TOLERANCE_OF_8_BITS if tensor.dtype.saturates else DEFAULT_TOLERANCE
 
     def step(self, tensor: Tensor) -> OffBy | None:
         """By how much integers of an output may be off; None if they must be exact."""
-        given = self.tolerance.get(tensor.name) if isinstance(self.tolerance, Mapping) else self.tolerance
-        return given if isinstance(given, OffBy) else None
+        tolerance = self.tolerance.get(tensor.name) if isinstance(self.tolerance, Mapping) else self.tolerance
+        return tolerance if isinstance(tolerance, OffBy) else None
 
     def rounds_to(self, problem: Problem) -> DType:
         """The dtype that intermediate results are rounded to in the yardstick of the tolerance."""

@@ -119,9 +119,9 @@ class Mistakes:
             raise self._found[0]
         if self._found:
             kinds = {type(e) for e in self._found}
-            told = "".join(f"\n\n{number}. {error}" for number, error in enumerate(self._found, 1))
+            text = "".join(f"\n\n{number}. {error}" for number, error in enumerate(self._found, 1))
             kind = kinds.pop() if len(kinds) == 1 else BuildError
-            raise kind(f"{len(self._found)} mistakes:{told}", several=self._found)
+            raise kind(f"{len(self._found)} mistakes:{text}", several=self._found)
 
 
 def tell_all(wrong: Iterable[AotTuneError]) -> None:

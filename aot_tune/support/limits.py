@@ -155,7 +155,7 @@ def peaks() -> dict[str, int]:
     others = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     if others > max(held.values()):
         held[_OTHERS] = others
-    return dict(sorted(held.items(), key=lambda one: -one[1]))
+    return dict(sorted(held.items(), key=lambda pair: -pair[1]))
 
 
 def size_text(size: int) -> str:

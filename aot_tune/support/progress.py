@@ -138,8 +138,8 @@ def _output_is_shown() -> bool:
     for pid, _ in ancestors():
         words = arguments_of(pid)
         if any(re.fullmatch(r"pip[0-9.]*|uv", word.rpartition("/")[2]) for word in words[:3]):
-            told = "PIP_VERBOSE" in os.environ
-            return told or any(re.fullmatch(r"--verbose|-v+", word) for word in words)
+            verbose = "PIP_VERBOSE" in os.environ
+            return verbose or any(re.fullmatch(r"--verbose|-v+", word) for word in words)
     return True
 
 

@@ -368,10 +368,10 @@ def _check(
         except Exception:  # noqa: S112 - such a call cannot be made
             continue
         kinds.add(type(truth))
-        said = expr.evaluate(facts)
-        if int(truth) != said:
+        value = expr.evaluate(facts)
+        if int(truth) != value:
             raise SpecError(
-                f"{what} gives {truth!r}, but its expression {expr.key()} gives {said}, for {dict(facts)}",
+                f"{what} gives {truth!r}, but its expression {expr.key()} gives {value}, for {dict(facts)}",
                 why="it uses an operator that means something else for expressions, or it reads more than the call",
                 fix=_REMEDY,
             )

@@ -97,13 +97,13 @@ def _count(outcome: _Outcome, calls: MappedCalls) -> None:
 
 def _nested(events: Sequence[Any], name: str) -> list[_Event]:
     """The outermost calls in order of time."""
-    told = [e for e in events if isinstance(e, dict) and str(e.get("name", "")).startswith("aten::") and "ts" in e]
-    if not any("Input Dims" in e.get("args", ()) for e in told):
-        what = "no shapes of inputs were recorded" if told else "there are no events of ATen operators"
+    calls = [e for e in events if isinstance(e, dict) and str(e.get("name", "")).startswith("aten::") and "ts" in e]
+    if not any("Input Dims" in e.get("args", ()) for e in calls):
+        what = "no shapes of inputs were recorded" if calls else "there are no events of ATen operators"
         raise SpecError(f"{name}: {what}", fix="record with torch.profiler.profile(..., record_shapes=True)")
     roots: list[_Event] = []
     running: dict[object, list[tuple[float, _Event]]] = {}
-    for event in sorted(told, key=lambda e: (float(e["ts"]), -float(e.get("dur", 0)))):
+    for event in sorted(calls, key=lambda e: (float(e["ts"]), -float(e.get("dur", 0)))):
         begin, thread = float(event["ts"]), (event.get("pid"), event.get("tid"))
         stack = running.setdefault(thread, [])
         while stack and stack[-1][0] <= begin:

@@ -270,9 +270,9 @@ def stranger(header: TraceHeader, name: str, prefix: str, here: str, fix: str) -
     """The error for a trace of another library than the given one. `here` says where that is."""
     if header.library == name and header.prefix in ("", prefix):
         return None
-    said = f"{header.library!r}" + (f" with the prefix {header.prefix!r}" if header.prefix else "")
+    library = f"{header.library!r}" + (f" with the prefix {header.prefix!r}" if header.prefix else "")
     ours = f"{name!r}" + (f" with the prefix {prefix!r}" if header.prefix else "")
-    return SpecError(f"{header.place}: this is a trace of library {said}", why=f"{here} is {ours}", fix=fix)
+    return SpecError(f"{header.place}: this is a trace of library {library}", why=f"{here} is {ours}", fix=fix)
 
 
 def encode_workload(problems: Iterable[CountedProblem]) -> bytes:
@@ -357,7 +357,7 @@ def add_up(lines: Iterable[CountedProblem]) -> list[CountedProblem]:
             weight = min(before.weight + line.weight, sys.float_info.max)
             captured = before.captured + line.captured
             sums[key] = msgspec.structs.replace(before, weight=weight, captured=captured)
-    return sorted(sums.values(), key=lambda one: (-one.weight, one.operator, one.problem.id))
+    return sorted(sums.values(), key=lambda entry: (-entry.weight, entry.operator, entry.problem.id))
 
 
 def call_tables(problems: Sequence[CountedProblem], operators: Mapping[str, Operator], top: int | None = None) -> str:
@@ -399,5 +399,5 @@ def _row(operator: Operator, entry: CountedProblem, total: float) -> tuple[str, 
 
 def _else(problem: Problem) -> str:
     """The rest of a problem's name, without dims and dtypes: layouts, optional tensors, attributes, alignment."""
-    said = {f"{n}={v}" for n, v in (*problem.dims.items(), *problem.dtypes.items())}
-    return " ".join(part for part in problem.id.split() if part not in said)
+    stated = {f"{n}={v}" for n, v in (*problem.dims.items(), *problem.dtypes.items())}
+    return " ".join(part for part in problem.id.split() if part not in stated)

@@ -333,8 +333,8 @@ def _conditions(operator: Operator, given: Descriptor, promised: Sequence[Expr] 
     for axis in order:
         yield declared.shape[axis] <= 2**31 - 1
     extent, unit = declared.shape[order[-1]], 16 // declared.dtype.itemsize
-    said = {condition.key() for condition in promised}
-    if declared.written and not any((extent % n == 0).key() in said for n in (unit, 2 * unit, 4 * unit, 8 * unit)):
+    keys = {condition.key() for condition in promised}
+    if declared.written and not any((extent % n == 0).key() in keys for n in (unit, 2 * unit, 4 * unit, 8 * unit)):
         yield extent % unit == 0
 
 
