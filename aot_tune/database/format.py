@@ -271,8 +271,8 @@ def _assemble(content: _Content, name: str, *, as_written: bool) -> OperatorData
     codes = {i: c.code for i, c in candidates.items()}
     shared = {"device": content.device.digest, "policy": content.policy.digest}
     measurements = []
-    for i, own in content.measurements.items():
-        for n, m in own:
+    for i, numbered in content.measurements.items():
+        for n, m in numbered:
             code = codes.get(m.candidate, "")
             fields = {f: getattr(m, f) for f in _TAKEN} | {**shared, "problem": problems[i], "code": code}
             measurements.append(Measurement(**fields))

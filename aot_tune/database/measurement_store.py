@@ -532,14 +532,14 @@ class OperatorStore:
 
     def _measurement(self, stored: _StoredMeasurement, candidate: str, problem: Problem) -> Measurement:
         header, code = self._header, "" if is_baseline(candidate) else stored.code
-        own = {
+        fields = {
             "candidate": candidate,
             "code": code,
             "problem": problem,
             "device": header.device,
             "policy": header.policy,
         }
-        return Measurement(**shared_fields(stored, Measurement) | own)
+        return Measurement(**shared_fields(stored, Measurement) | fields)
 
 
 @dataclass(frozen=True)

@@ -252,8 +252,8 @@ def survey_lines(shapes: Iterable[SurveyedShape]) -> Iterator[tuple[SurveyLine, 
     for shape in sorted(shapes, key=lambda s: s.problem.id):
         form = {name: getattr(shape.problem, name) for name in _FORM}
         alike.setdefault(canonical(form), []).append(shape)
-    for _, own in sorted(alike.items()):
-        yield _lines(own)
+    for _, group in sorted(alike.items()):
+        yield _lines(group)
 
 
 def form_id(line: SurveyLine) -> str:

@@ -60,8 +60,8 @@ def _same(op: Operator) -> str:
     tests = [f"row.dims[{i}] == c.d_{d}" for i, d in enumerate(op.dims)]
     tests += same_choices(op)
     for i, t in enumerate(op.tensors):
-        here = f"stride_class(*c.t_{t.name})"
-        tests.append(f"row.classes[{i}] == {f'(c.t_{t.name} != nullptr ? {here} : -1)' if t.optional else here}")
+        layout = f"stride_class(*c.t_{t.name})"
+        tests.append(f"row.classes[{i}] == {f'(c.t_{t.name} != nullptr ? {layout} : -1)' if t.optional else layout}")
     return "\n".join(["bool is_same(const Tuned& row, const Call& c) {", f"  return {' && '.join(tests)};", "}"])
 
 

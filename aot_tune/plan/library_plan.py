@@ -434,11 +434,11 @@ def input_files(
     for root in roots:
         others = {p.name for p in root.iterdir() if (p / "operator.py").is_file() and p.name not in operators}
         for folder, folders, names in os.walk(root):
-            here = Path(folder)
-            if here == root:
+            path = Path(folder)
+            if path == root:
                 folders[:] = [f for f in folders if f not in others]
-            folders[:] = [f for f in folders if f not in _NO_INPUTS and not (here / f / "CMakeFiles").is_dir()]
-            files |= {here / name for name in names if (here / name).is_file()}
+            folders[:] = [f for f in folders if f not in _NO_INPUTS and not (path / f / "CMakeFiles").is_dir()]
+            files |= {path / name for name in names if (path / name).is_file()}
     if database:
         files |= {p for p in Path(database).rglob("*.jsonl") if p.is_file()}
     files |= {Path(f.folder, Path(f.path).name) for op in operators.values() for k in op.kernels for f in k.functions}

@@ -132,13 +132,13 @@ def _files(
     """Files below a folder, with other things of such names. If operators are named, folders of others are left out."""
     top = len(root.parts)
     for folder, folders, names in os.walk(root):
-        here = Path(folder)
-        if operators is not None and "operator.py" in names and here.name not in operators:
+        path = Path(folder)
+        if operators is not None and "operator.py" in names and path.name not in operators:
             folders.clear()
             continue
-        deep = len(here.parts) - top >= depth
+        deep = len(path.parts) - top >= depth
         folders[:] = [] if deep else [f for f in folders if not f.startswith(".") and f not in skipped]
-        yield from (here / name for name in names)
+        yield from (path / name for name in names)
 
 
 def build_requirements(

@@ -168,8 +168,8 @@ def targets_named(name: str, best: Sequence[Target] | None = None) -> list[Targe
     targets = best_here() if best is None else best
     if name == "native":
         return list(targets)
-    if own := [t for t in targets if t.family == name]:
-        return own
+    if best_of_family := [t for t in targets if t.family == name]:
+        return best_of_family
     of_family = [t.name for chain in toolchains().values() for t in chain.targets() if t.family == name]
     if of_family:
         where = "this machine" if best is None else "neither this machine nor the cluster"

@@ -266,8 +266,8 @@ class Forest:
             total = np.bincount(node, values[sample], minlength=count)
             mean = total / size
             self._value.append(mean)
-            own = np.arange(base, base + count)
-            feature, threshold, left = np.zeros(count, np.int64), np.full(count, np.inf), own.copy()
+            numbers = np.arange(base, base + count)
+            feature, threshold, left = np.zeros(count, np.int64), np.full(count, np.inf), numbers.copy()
             again = size >= _LEAST_SAMPLES
             if depth < _DEPTH - 1 and again.any() and points.shape[1]:
                 keep = again[node]

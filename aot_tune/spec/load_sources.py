@@ -57,8 +57,8 @@ def with_sources(operator: Operator, folder: Path) -> Operator:
 
 def _project_folder(folder: Path) -> Path:
     """The nearest enclosing folder that holds a project; the folder itself if there is none."""
-    here = folder.resolve()
-    return next((p for p in (here, *here.parents) if any((p / name).exists() for name in _PROJECT)), here)
+    resolved = folder.resolve()
+    return next((p for p in (resolved, *resolved.parents) if any((p / name).exists() for name in _PROJECT)), resolved)
 
 
 def package_folder(name: str) -> Path:
@@ -83,8 +83,8 @@ def package_folder(name: str) -> Path:
 
 def _places(folder: Path) -> list[Path]:
     """The folders that may hold an operator's files: its own, its root, and those up to the project's."""
-    here, top = folder.resolve(), _project_folder(folder)
-    return [p for p in (here, *here.parents) if p in (here, here.parent) or p.is_relative_to(top)]
+    resolved, top = folder.resolve(), _project_folder(folder)
+    return [p for p in (resolved, *resolved.parents) if p in (resolved, resolved.parent) or p.is_relative_to(top)]
 
 
 def _find(path: str, folder: Path, where: str) -> Path:

@@ -128,10 +128,10 @@ def _tiers(text: str) -> tuple[Path, ...]:
 def private_folder(path: Path) -> None:
     """Make a folder, and missing folders above it, for this user only. The umask does not matter."""
     missing = []
-    here = path
-    while not here.is_dir():
-        missing.append(here)
-        here = here.parent
+    above = path
+    while not above.is_dir():
+        missing.append(above)
+        above = above.parent
     for folder in reversed(missing):
         try:
             folder.mkdir(mode=0o700)
@@ -165,10 +165,10 @@ def check_folder(path: Path, *, trusted: bool, writable: bool, make: bool = True
     try:
         if writable and make:
             private_folder(path)
-        there = path
-        while writable and not there.exists():
-            there = there.parent
-        status = there.stat()
+        nearest = path
+        while writable and not nearest.exists():
+            nearest = nearest.parent
+        status = nearest.stat()
     except OSError as error:
         raise CacheError(
             f"the cache folder {str(path)!r} cannot be used: {error.strerror}",
@@ -176,9 +176,9 @@ def check_folder(path: Path, *, trusted: bool, writable: bool, make: bool = True
         ) from error
     if not stat.S_ISDIR(status.st_mode):
         raise CacheError(f"the cache folder {str(path)!r} is not a folder", fix="set AOT_TUNE_CACHE_DIR to a folder")
-    if not trusted and there == path:
+    if not trusted and nearest == path:
         check_trust(status, path)
-    if writable and not os.access(there, os.W_OK | os.X_OK):
+    if writable and not os.access(nearest, os.W_OK | os.X_OK):
         raise CacheError(
             f"no write access to the cache folder {str(path)!r}",
             fix="set AOT_TUNE_CACHE_DIR to a folder that you can write to, or AOT_TUNE_CACHE=ro or off",

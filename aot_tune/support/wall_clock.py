@@ -62,10 +62,10 @@ def note_configured(directory: Path) -> None:
 
 def spent_before(directory: Path) -> float:
     """Seconds of a build until now: since this process began, and those of a configure just before."""
-    own = began_at(os.getpid())
+    started = began_at(os.getpid())
     wall = read_wall(directory)
-    joined = 0.0 <= own - wall.planned <= _NEXT_COMMAND
-    return max(since_boot() - (wall.began if joined else own), 0.0)
+    joined = 0.0 <= started - wall.planned <= _NEXT_COMMAND
+    return max(since_boot() - (wall.began if joined else started), 0.0)
 
 
 def note_tuned(directory: Path, memory: Path | None, *, ago: float = 0.0, granted: float = 1.0) -> None:

@@ -70,10 +70,10 @@ def build_shim(folder: str | os.PathLike[str] | None = None, *, rebuild: bool = 
     if path.is_file() and not rebuild and folder is None:
         return path
     with tempfile.TemporaryDirectory(dir=target, prefix="build-") as scratch:
-        made = Path(scratch) / _NAME
-        _compile([*_compiler(), *_flags(), str(_SOURCE), *_libraries(), "-o", str(made)], Path(scratch))
-        made.chmod(0o600)
-        made.replace(path)
+        library = Path(scratch) / _NAME
+        _compile([*_compiler(), *_flags(), str(_SOURCE), *_libraries(), "-o", str(library)], Path(scratch))
+        library.chmod(0o600)
+        library.replace(path)
     return path
 
 
