@@ -21,11 +21,12 @@ mkdir -p "$work"
 cd "$root" || exit 1
 export AOT_TUNE_CACHE_DIR=${AOT_TUNE_CACHE_DIR:-$work/cache}
 targets=${AOT_TUNE_TARGETS:-cuda}
+xla=$(python -c 'from importlib.util import find_spec; print(int(find_spec("jax") is not None))')
 
 wheel() { # wheel FOLDER [OPTION=VALUE ...]: build into FOLDER and install below FOLDER/installed
   local folder=$1 defines=()
   shift
-  for given in "$@"; do defines+=(-C "cmake.define.$given"); done
+  for given in "$@" AOT_TUNE_XLA_FFI="$xla"; do defines+=(-C "cmake.define.$given"); done
   rm -rf "$folder" && mkdir -p "$folder"
   python -m pip wheel -v --no-index --no-deps --no-build-isolation -w "$folder" \
     -C "cmake.define.AOT_TUNE_TARGETS=$targets" "${defines[@]}" . &&
