@@ -17,7 +17,7 @@ from aot_tune.database.records import OperatorDatabase
 from aot_tune.render import Candidate, resolved
 from aot_tune.spec import Kernel, Operator, Problem, Target
 from aot_tune.spec.calls import is_taken
-from aot_tune.spec.workload import survey_shapes
+from aot_tune.spec.survey_shapes import survey_shapes
 from aot_tune.support.errors import RenderError, SpecError, ToolchainError, did_you_mean
 
 __all__ = [

@@ -14,7 +14,7 @@ from aot_tune.select.choose_variants import Costs
 from aot_tune.select.terms import Terms, columns_of
 from aot_tune.select.time_model import HEAVIEST, TimeModel, Times, learn_times, log_of
 from aot_tune.spec import Expr, Facts
-from aot_tune.spec.workload import Kind
+from aot_tune.spec.survey_shapes import Kind
 
 __all__ = ["Expectation", "Guards", "Judged", "Survey", "expect", "is_held_out", "judge", "likeliest", "times_of"]
 

@@ -14,7 +14,7 @@ from aot_tune.select.choose_variants import Costs, choose_variants, regret_by_nu
 from aot_tune.select.decide import Expectation, Guards, Judged, Survey, expect, judge, likeliest
 from aot_tune.select.tree import Node, learn, rank
 from aot_tune.spec import Facts, all_of
-from aot_tune.spec.workload import Kind
+from aot_tune.spec.survey_shapes import Kind
 
 __all__ = [
     "REGRET_LIMIT",

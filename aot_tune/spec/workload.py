@@ -1,18 +1,16 @@
-"""Problems of an operator: workloads that users state, problems in one form and by name, the shapes of surveys."""
+"""Problems of an operator: workloads that users state, problems in one form and by name."""
 
 from __future__ import annotations
 
 import itertools
-import random
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 import msgspec
 
-from aot_tune.expr.integers import all_of
-from aot_tune.spec.calls import check_problem, extents_exist
+from aot_tune.spec.calls import check_problem
 from aot_tune.spec.operator import Operator
 from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
 from aot_tune.spec.problem import problem as make_problem
@@ -20,7 +18,6 @@ from aot_tune.spec.tensors import Tensor, canonical_strides, row_major
 from aot_tune.support.errors import OptionError, SpecError
 
 __all__ = [
-    "Kind",
     "KnownProblems",
     "StatedWorkload",
     "WeightedProblem",
@@ -28,27 +25,11 @@ __all__ = [
     "declared_problems",
     "facts_of",
     "in_known_form",
-    "kind_of",
     "known_forms",
     "normal_problem",
     "problem_named",
-    "range_of",
-    "survey_shapes",
     "with_workload",
 ]
-
-Kind = tuple[tuple[str, int], ...]
-"""Facts, with their values, of calls that have their own variants."""
-
-_WIDER = 2
-"""Without a declared range, a dim ranges from half the least extent of the workload to twice the largest."""
-_LARGER = 2.0
-"""No shape has more FLOPs or bytes than twice the most in the workload."""
-_TRIES = 60
-_WHOLE = ((0.6, 64), (0.2, 8), (0.1, 256))
-"""Shares of extents that are rounded to multiples, if most of the workload's extents are multiples of 8."""
-_STEPS = 4
-"""No extent is rounded to a multiple of more than a quarter of it, so small numbers of rows may have any value."""
 
 _PARTS = {
     "strides": re.compile(r"(\w+):\(([-\d,]*)\)"),
@@ -225,75 +206,3 @@ def _lay_out(
                 order[tensor.name] = permuted
             return
     strides[tensor.name] = given
-
-
-def survey_shapes(operator: Operator, family: str, count: int) -> dict[Kind, tuple[Problem, ...]]:
-    """For each kind of the workload's problems, `count` other problems, or fewer if there are no more. Always the same.
-
-    Half of them are problems of the workload with some extents drawn again. Half have all extents drawn. All else, such
-    as optional tensors and attributes, is from a problem of the workload; heavier problems are used more often.
-    """
-    kinds: dict[Kind, list[Problem]] = {}
-    for problem in operator.workload_for(family):
-        kinds.setdefault(kind_of(operator, operator.facts(problem)), []).append(problem)
-    weights = operator.weights_for(family)
-    return {kind: _drawn(operator, kind, problems, weights, count) for kind, problems in sorted(kinds.items())}
-
-
-def kind_of(operator: Operator, facts: Mapping[str, int]) -> Kind:
-    """What calls that share variants have in common: dtypes, and attributes that are a mode."""
-    names = [f"dtype.{v}" for v in operator.dtypes] + [f"attribute.{a.name}" for a in operator.attributes if a.mode]
-    return tuple((name, facts[name]) for name in names)
-
-
-def _drawn(
-    operator: Operator, kind: Kind, problems: Sequence[Problem], weights: Mapping[str, float], count: int
-) -> tuple[Problem, ...]:
-    draw = random.Random(f"{operator.name} {' '.join(f'{name}={value}' for name, value in kind)}")
-    ranges = {d: range_of(operator, d, problems) for d in operator.dims}
-    most_flops = _LARGER * max(operator.flops.evaluate(operator.facts(p)) for p in problems)
-    most_bytes = _LARGER * max(operator.compulsory_bytes(p) for p in problems)
-    shares = [weights.get(p.id, 1.0) for p in problems]
-    exist = extents_exist(operator)
-    drawn: dict[str, Problem] = {}
-    tuned = {p.id for p in problems}
-    for _ in range(_TRIES * count):
-        if len(drawn) == count:
-            break
-        base = draw.choices(problems, shares)[0]
-        keeps = 0.5 if len(drawn) % 2 == 0 else 0.0
-        dims = {
-            d: n if draw.random() < keeps else _extent(draw, ranges[d], _is_even(d, problems))
-            for d, n in base.dims.items()
-        }
-        shape = msgspec.structs.replace(base, dims=dims, strides={})
-        facts = operator.facts(shape)
-        small = operator.flops.evaluate(facts) <= most_flops and operator.compulsory_bytes(shape) <= most_bytes
-        if shape.id not in tuned and small and all_of((*exist, *operator.legal, *operator.expected), facts):
-            drawn.setdefault(shape.id, shape)
-    return tuple(drawn.values())
-
-
-def range_of(operator: Operator, dim: str, problems: Sequence[Problem]) -> tuple[int, int]:
-    """The least and the largest extent to draw for a dim, judged by some problems."""
-    if dim in operator.ranges:
-        return operator.ranges[dim]
-    extents = [max(p.dims[dim], 1) for p in problems]
-    return max(min(extents) // _WIDER, 1), max(extents) * _WIDER
-
-
-def _is_even(dim: str, problems: Sequence[Problem]) -> bool:
-    return 2 * sum(p.dims[dim] % 8 == 0 for p in problems) > len(problems)
-
-
-def _extent(draw: random.Random, between: tuple[int, int], even: bool) -> int:
-    """An extent, drawn evenly in its logarithm. Most are rounded to multiples if those of the workload are."""
-    least, most = between
-    value = float(least * (most / least) ** draw.random())
-    share = draw.random()
-    for part, step in _WHOLE if even else ():
-        if share < part:
-            value = round(value / step) * step if value >= _STEPS * step else value
-            break
-        share -= part
-    return min(max(round(value), least), most)

@@ -33,7 +33,8 @@ from aot_tune.report.report_records import DroppedCandidate, MemoryPeak, Operato
 from aot_tune.report.report_text import policy_lines
 from aot_tune.select import SURVEYED, ChoiceLimits, Survey, of_enough_shapes, select, terms_of
 from aot_tune.spec import Operator, Problem
-from aot_tune.spec.workload import Kind, facts_of, kind_of
+from aot_tune.spec.survey_shapes import Kind, kind_of
+from aot_tune.spec.workload import facts_of
 from aot_tune.support.errors import NoSurvivorError
 from aot_tune.support.limits import group_peak, peaks
 from aot_tune.support.storage import scratch_folder

@@ -24,7 +24,7 @@ from aot_tune.pipeline.scheduling.time_to_link import seconds_after
 from aot_tune.pipeline.session import Session
 from aot_tune.select import PRESELECTED, Costs, preselect, scouts
 from aot_tune.spec import Problem
-from aot_tune.spec.workload import Kind, kind_of, survey_shapes
+from aot_tune.spec.survey_shapes import Kind, kind_of, survey_shapes
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import AotTuneError, TooLargeError, ToolchainError
 

@@ -9,7 +9,8 @@ from bundled import OPERATORS
 
 from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.spec import Operator
-from aot_tune.spec.workload import kind_of, problem_named, survey_shapes
+from aot_tune.spec.survey_shapes import kind_of, survey_shapes
+from aot_tune.spec.workload import problem_named
 from aot_tune.support.errors import OptionError
 
 
