@@ -48,8 +48,8 @@ def _reflected(op: str) -> Callable[[_Self, object], _Self]:
 class ExprNode:
     """An operation `op` on the nodes `args`, or a leaf with a `value`. It never changes.
 
-    Use `&`, `|` and `~` for and, or and not. `and`, `or`
-    and chained comparisons raise, because Python would evaluate them.
+    Use `&`, `|` and `~` for and, or and not. `and`, `or` and chained comparisons raise, because Python would evaluate
+    them.
     """
 
     __slots__ = ("args", "op", "value")
