@@ -88,6 +88,25 @@ def test_three_flipped_bytes_cost_their_lines_and_are_gone_once_another_is_added
         assert store.damaged == 0
 
 
+def test_a_flipped_byte_anywhere_costs_at_most_two_lines(tmp_path: Path) -> None:
+    """Two if it was the end of a line. Nothing wrong is found, and what is added again is there."""
+    kept, rng = [measured(f"o{i}", m=i + 1) for i in range(3)], random.Random(6)
+    for measurement in kept:
+        shelf(tmp_path)[1].put(measurement)
+    (path,) = (tmp_path / "measurements").glob("*.jsonl")
+    whole = path.read_bytes()
+    ends = [at for at, byte in enumerate(whole) if byte == ord("\n")]
+    for at in [*ends, *rng.sample(range(len(whole)), 200)]:
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ rng.randrange(1, 256)]) + whole[at + 1 :])
+        _, mine = shelf(tmp_path)
+        lost = [m for m in kept if mine.find("c", m.code, m.problem) != m]
+        assert len(lost) <= 2
+        assert all(mine.find("c", m.code, m.problem) is None for m in lost)
+        for measurement in lost:
+            mine.put(measurement)
+        assert [shelf(tmp_path)[1].find("c", m.code, m.problem) for m in kept] == kept
+
+
 def test_lines_that_are_superseded_go_in_the_end(tmp_path: Path) -> None:
     for n in range(600):
         _, mine = shelf(tmp_path)
@@ -213,6 +232,8 @@ def test_kill_9_loses_at_most_one_measurement(tmp_path: Path, start_python) -> N
         torn += store.damaged
         assert list((root / "tmp").glob("*")) == []  # opening the store swept what the dead left
     assert torn == 0
+    (path,) = (root / "measurements").glob("*.jsonl")
+    assert len(path.read_bytes().splitlines()) > 20  # the kills did hit writers at work
 
 
 TOGETHER = """
