@@ -101,14 +101,11 @@ deciding: ContextVar[Callable[[Expr], bool] | None] = ContextVar("deciding", def
 class Expr(ExprNode):
     """A node: a fact (`op` "fact"), a constant ("const"), or an operation on other nodes."""
 
-    __slots__ = ("_facts", "_function", "_key")
+    __slots__ = ()
     args: tuple[Expr, ...]
 
     def __init__(self, op: str, args: tuple[Expr, ...] = (), value: str | int = 0) -> None:
         super().__init__(op, args, value)
-        self._key: str | None = None
-        self._facts: frozenset[str] | None = None
-        self._function: Function | None = None
 
     def __reduce__(self) -> tuple[type[Expr], tuple[str, tuple[Expr, ...], str | int]]:
         return Expr, (self.op, self.args, self.value)
@@ -208,16 +205,18 @@ class Expr(ExprNode):
 
     def key(self) -> str:
         """A canonical text: equal for equal expressions, stable across processes."""
-        if self._key is None:
-            self._key = printed(self, lambda leaf: str(leaf.value), _KEYS)
-        return self._key
+        key: str | None = self.memo.get("key")
+        if key is None:
+            key = self.memo["key"] = printed(self, lambda leaf: str(leaf.value), _KEYS)
+        return key
 
     def facts(self) -> frozenset[str]:
         """The names of the facts that the value depends on."""
-        if self._facts is None:
+        facts: frozenset[str] | None = self.memo.get("facts")
+        if facts is None:
             own = (str(self.value),) if self.op == "fact" else ()
-            self._facts = frozenset(own).union(*(a.facts() for a in self.args))
-        return self._facts
+            facts = self.memo["facts"] = frozenset(own).union(*(a.facts() for a in self.args))
+        return facts
 
     def evaluate(self, facts: Facts) -> int:
         """The value under `facts`.
@@ -225,10 +224,11 @@ class Expr(ExprNode):
         Raises:
             SpecError: when a fact is missing, or a divisor is zero.
         """
-        if self._function is None:
-            self._function = python_function(self)
+        function: Function | None = self.memo.get("function")
+        if function is None:
+            function = self.memo["function"] = python_function(self)
         try:
-            return int(self._function(facts))
+            return int(function(facts))
         except KeyError as missing:
             name = str(missing.args[0])
             raise SpecError(f"{name!r} is used but not bound", fix=did_you_mean(name, facts)) from None

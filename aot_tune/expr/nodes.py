@@ -46,18 +46,28 @@ def _reflected(op: str) -> Callable[[_Self, object], _Self]:
 
 
 class ExprNode:
-    """An operation `op` on the nodes `args`, or a leaf with a `value`. It never changes.
+    """An operation `op` on the nodes `args`, or a leaf with a `value`. It is frozen; `memo` keeps what was made of it.
 
     Use `&`, `|` and `~` for and, or and not. `and`, `or` and chained comparisons raise, because Python would evaluate
     them.
     """
 
-    __slots__ = ("args", "op", "value")
+    __slots__ = ("args", "memo", "op", "value")
+    op: str
+    args: tuple[Any, ...]
+    value: Any
+    memo: dict[str, Any]
     rank = 0
     """An operation of two classes is of the class with the higher rank."""
 
     def __init__(self, op: str, args: tuple[Any, ...] = (), value: Any = None) -> None:
-        self.op, self.args, self.value = op, args, value
+        _SET_OP(self, op)
+        _SET_ARGS(self, args)
+        _SET_VALUE(self, value)
+        _SET_MEMO(self, {})
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"an expression never changes: write a new one instead of setting its {name!r}")
 
     @classmethod
     def made(cls: type[_Self], op: str, *operands: object) -> _Self:
@@ -101,6 +111,9 @@ class ExprNode:
     __le__ = _operator("<=")
     __gt__ = _operator(">")
     __ge__ = _operator(">=")
+
+
+_SET_ARGS, _SET_MEMO, _SET_OP, _SET_VALUE = (vars(ExprNode)[name].__set__ for name in ExprNode.__slots__)
 
 
 def printed(node: Any, leaf: Callable[[Any], str], texts: Mapping[str, str]) -> str:

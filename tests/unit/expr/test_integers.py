@@ -228,3 +228,10 @@ def test_operators_for_bits_are_refused(function: Any) -> None:
     with pytest.raises(SpecError, match=r"it has .*, where .* is a number"):
         trace(function, "it")
     assert trace(lambda: (M > 2) & (N > 2), "it").key() == "((M > 2) and (N > 2))"
+
+
+def test_an_expression_never_changes() -> None:
+    product = M * N + 1
+    for name in ("op", "args", "value"):
+        with pytest.raises(AttributeError, match=f"never changes.*{name}"):
+            setattr(product, name, getattr(product, name))
