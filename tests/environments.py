@@ -53,15 +53,17 @@ def environment(**given: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def own_processor() -> Iterator[None]:
-    """Where tests run side by side, what is started in here keeps to one processor.
+def own_processors() -> Iterator[None]:
+    """Where tests run side by side, what is started in here keeps to a share of the processors: at least one.
 
     Threads of a kernel that is measured would wait for one whose processor the other tests have.
     """
     worker = re.fullmatch(r"gw(\d+)", os.environ.get("PYTEST_XDIST_WORKER", ""))
     allowed = os.sched_getaffinity(0)
     if worker is not None:
-        os.sched_setaffinity(0, {sorted(allowed)[int(worker[1]) % len(allowed)]})
+        share = max(1, len(allowed) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+        first = int(worker[1]) * share % len(allowed)
+        os.sched_setaffinity(0, sorted(allowed)[first : first + share])
     try:
         yield
     finally:
@@ -77,7 +79,7 @@ def run(
     timeout: float = 900,
 ) -> str:
     """Run a command; its output, stdout and stderr together. `status` None allows any."""
-    with own_processor():
+    with own_processors():
         done = subprocess.run(
             [str(a) for a in argv],
             env=dict(env) if env is not None else environment(),

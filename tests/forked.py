@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from environments import ROOT, environment, own_processor
+from environments import ROOT, environment, own_processors
 
 __all__ = ["answer", "command", "python", "run"]
 
@@ -123,7 +123,7 @@ def command(argv: Sequence[object], *, env: Mapping[str, str], status: int | Non
     """What a command of `Project.command` says, as `environments.run` does. `status` None allows any."""
     del timeout
     words = [str(a) for a in argv[argv.index("aot_tune.cli.main") + 1 :]]
-    with own_processor():
+    with own_processors():
         server = _server(COMMANDS)
     found, (said, _) = server.run(COMMAND, words, env, ("said", "said"))
     assert status is None or found == status, f"{argv} ended with {found}:\n{said[-8000:]}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from environments import ROOT, Compiler, environment, obeying_modes, own_processor, run
+from environments import ROOT, Compiler, environment, obeying_modes, own_processors, run
 
 OPERATOR = """
 from aot_tune.spec import Kernel, Operator, Parameter, Tensor, dims, parameter, problem, stride
@@ -209,7 +209,7 @@ class Project:
 
 def start(argv: Sequence[object], env: Mapping[str, str]) -> subprocess.Popen[str]:
     """Start a command in a session of its own."""
-    with own_processor():
+    with own_processors():
         return subprocess.Popen(
             [str(a) for a in argv],
             env=dict(env),

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from environments import own_processor
+from environments import own_processors
 from filelock import FileLock
 from project import Project, read_until
 
@@ -58,7 +58,7 @@ def test_builds_that_share_a_cache(tmp_path: Path) -> None:
 def test_rows_72_and_73_two_builds_do_not_measure_at_once_and_waiting_costs_no_budget(tuned: Project) -> None:
     """Who has the lock of the device, here this test, is waited for; what is left of the budget is used then."""
     tuned.change("problem(N=20000), problem(N=60000)", "problem(N=20001),")
-    with own_processor():
+    with own_processors():
         (device,) = family("cpu").devices(2)  # as the build sees it
     folder = Path(f"/tmp/aot_tune-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
