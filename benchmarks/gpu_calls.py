@@ -8,17 +8,7 @@ from typing import Any
 import torch
 from gpu_race import Arena, Run
 
-__all__ = [
-    "FURTHEST",
-    "OFF",
-    "compiled",
-    "difference",
-    "eager",
-    "facts",
-    "furthest",
-    "ours",
-    "product",
-]
+__all__ = ["FURTHEST", "OFF", "compiled", "difference", "eager", "facts", "furthest", "ours", "product"]
 
 OFF = {"bf16": 2e-2, "f16": 3e-3, "f32": 1e-4, "f32 ieee": 1e-4, "f32 tf32": 5e-3}
 """By a task's mode, how far two right results may differ: the norm of the difference over the norm."""

@@ -40,10 +40,7 @@ FORMS: dict[str, dict[str, dict[str, Any]]] = {
         "residual": {"present": ("bias", "residual")},
     },
     "softmax": {"plain": {}},
-    "rms_norm": {
-        "plain": {"present": ("weight",)},
-        "residual": {"present": ("weight", "residual", "residual_out")},
-    },
+    "rms_norm": {"plain": {"present": ("weight",)}, "residual": {"present": ("weight", "residual", "residual_out")}},
     "layer_norm": {"plain": {"present": ("weight", "bias")}},
     "silu_mul": {"plain": {}},
 }

@@ -89,11 +89,7 @@ def make_rendered() -> Callable[..., Rendered]:
         lines = [("test/kernel.cpp.j2", n + 101) for n in range(source.count("\n") + 1)]
         candidate = Candidate(operator="test", kernel="kernel", backend="cxx", target=target, config={"N": number})
         return Rendered(
-            candidate=candidate,
-            source=source.replace("SYMBOL", symbol),
-            digest=digest,
-            symbol=symbol,
-            lines=lines,
+            candidate=candidate, source=source.replace("SYMBOL", symbol), digest=digest, symbol=symbol, lines=lines
         )
 
     return make

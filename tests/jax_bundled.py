@@ -115,26 +115,14 @@ def refused(made: Callable[..., Any], ops: JaxOperators, module: Any) -> None:
     fails(lambda: made(ops.gemm)(a, b.T), values, "gemm: tensor 'b' has extent 5 at axis 0, wanted 6")
     fails(lambda: made(ops.gemm)(a, b[0]), values, "gemm: tensor 'b' has 1 axes, wanted 2")
     fails(lambda: made(ops.gemm)(a, b.astype(jnp.int32)), types, "gemm: tensor 'b' is int32, wanted f32 or")
-    fails(
-        lambda: made(ops.gemm)(a, b.astype(jnp.bfloat16)),
-        types,
-        "gemm: tensor 'b' is bf16, tensor 'a' f32",
-    )
-    fails(
-        lambda: made(lambda a, b: ops.gemm(a, b, activation="no"))(a, b),
-        values,
-        "gemm: attribute 'activation'",
-    )
+    fails(lambda: made(ops.gemm)(a, b.astype(jnp.bfloat16)), types, "gemm: tensor 'b' is bf16, tensor 'a' f32")
+    fails(lambda: made(lambda a, b: ops.gemm(a, b, activation="no"))(a, b), values, "gemm: attribute 'activation'")
     fails(lambda: made(lambda a, b: ops.gemm(a, b, colour=1))(a, b), types, "gemm: .*'colour'.*activation")
     fails(lambda: made(ops.gemm)(a), types, "gemm: missing a required argument: 'b'")
     fails(lambda: made(lambda x: ops.layer_norm(x, eps="x"))(a), types, "layer_norm: scalar 'eps' is 'x'")
     fails(lambda: made(lambda x: ops.layer_norm(x, eps=1e39))(a), values, "layer_norm: scalar 'eps' is 1e")
     fails(lambda: made(lambda a, b: ops.gemm(a, b, layouts={"c": (0, 1)}))(a, b), values, "names 'c'")
-    fails(
-        lambda: made(lambda a, b: ops.gemm(a, b, layouts={"b": (0, 2)}))(a, b),
-        values,
-        "layout of tensor 'b'",
-    )
+    fails(lambda: made(lambda a, b: ops.gemm(a, b, layouts={"b": (0, 2)}))(a, b), values, "layout of tensor 'b'")
 
 
 def wrong_calls(ops: JaxOperators, module: Any) -> None:

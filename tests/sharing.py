@@ -9,15 +9,10 @@ LONG = ("integration/", "faults/", "gpu/", "unit/pipeline/", "unit/bench/")
 
 
 def shared_scope(nodeid: str) -> str:
-    """The name of what a test shares fixtures with: its file, but for the library of all operators on a GPU.
-
-    Tests in Triton's interpreter share nothing with the others of their file, and both halves are long.
-    """
+    """The name of what a test shares fixtures with: its file, but for the library of all operators on a GPU."""
     file = nodeid.partition("::")[0]
     folder, _, name = file.rpartition("/")
-    if folder.endswith("gpu") and name in ("test_calls.py", "test_variants.py"):
-        return folder
-    return f"{file} interpreted" if "interpreter" in nodeid else file
+    return folder if folder.endswith("gpu") and name in ("test_calls.py", "test_variants.py") else file
 
 
 def rank(nodeid: str) -> int:

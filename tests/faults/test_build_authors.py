@@ -238,19 +238,6 @@ def test_row_61_a_header_that_only_cpp_includes_is_a_dependency(project: Project
     assert "wrong-result" in said
 
 
-def test_row_62_no_flag_has_the_library_set_the_floating_point_unit(project: Project) -> None:
-    flags = "-ffast-math -funsafe-math-optimizations -Ofast"
-    given = {"CXXFLAGS": flags, "LDFLAGS": flags, "CXX": f"{project.env['CXX']} {flags}"}
-    project.cmake("-DAOT_TUNE_MODE=generic", **given)
-    project.make_all(**given)
-    (library,) = (project.folder / "cmake").glob("libtiny.so")
-    code = (
-        "import ctypes, sys; least = 5e-324; before = least * 1.0 != 0; ctypes.CDLL(sys.argv[1]);"
-        "print(before, least * 1.0 != 0)"
-    )
-    assert run([sys.executable, "-c", code, library]).split() == ["True", "True"]
-
-
 def test_row_62_a_library_that_sets_it_is_refused(tmp_path: Path) -> None:
     from aot_tune.link.elf import SharedLibrary
 

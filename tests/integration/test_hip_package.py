@@ -145,7 +145,7 @@ fails(lambda: norm(64, 100, 2))
 fails(lambda: ops.rms_norm(x, x, out=out))
 fails(lambda: ops.rms_norm(OnGpu(x.array), OnGpu(x.array[0]), out=OnGpu(out.array)))
 print(ops.explain("rms_norm", R=1, D=8, T="f32", device="rocm:1")["target"])
-""",
+"""
     )
     assert said[0] == "load gfx942; rms_norm 64,1,1 x 256 on 0 stream 7"  # 4 wavefronts of 64
     assert said[1] == "rms_norm 64,1,1 x 256 on 0 stream 7"  # loaded once

@@ -44,20 +44,3 @@ def test_a_level_that_does_not_exist_is_told(venv: Venv) -> None:
     said = run([venv.python, "-c", PROGRAM], env=environment(AOT_TUNE_CPU_LEVEL="v9"), status=1)
     assert "AOT_TUNE_CPU_LEVEL" in said
     assert "v9" in said
-
-
-def test_threads_do_not_disturb_each_other(venv: Venv) -> None:
-    code = (
-        "import threading, numpy as np, aot_tune.ops as ops\n"
-        "x = [np.random.default_rng(i).standard_normal((64, 768)).astype('f4') for i in range(4)]\n"
-        "b = np.random.default_rng(9).standard_normal((768, 96)).astype('f4')\n"
-        "want = [np.from_dlpack(ops.gemm(a, b)).copy() for a in x]\n"
-        "bad = []\n"
-        "def work(i):\n"
-        "    for _ in range(100):\n"
-        "        bad.append(not (np.from_dlpack(ops.gemm(x[i], b)) == want[i]).all())\n"
-        "threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]\n"
-        "[t.start() for t in threads]; [t.join() for t in threads]\n"
-        "print(len(bad), any(bad))\n"
-    )
-    assert run([venv.python, "-c", code], env=environment()).split() == ["400", "False"]

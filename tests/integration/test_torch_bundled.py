@@ -1,20 +1,16 @@
-"""The bundled operators under torch.ops, by Python and by the shim: gradients, and the example."""
+"""The bundled operators under torch.ops, by Python and by the shim: gradients."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from environments import ROOT
 from torch_library import rows, shim_cache
 
-from aot_tune.torch import Backward, BackwardCall, Registered, build_shim, register
+from aot_tune.torch import Backward, BackwardCall, Registered, register
 
 Tensor = Any
 
@@ -90,22 +86,3 @@ def test_what_a_backward_must_return(ops: ModuleType, registered: Registered, sp
         dual = torch.autograd.forward_ad.make_dual(rows(3, 4), rows(3, 4))  # type: ignore[no-untyped-call]
         with pytest.raises(ops.ArgumentValueError, match="carries a forward-mode gradient"):
             space.silu_mul(dual, rows(3, 4))
-
-
-def test_the_example(ops: ModuleType, request: pytest.FixtureRequest) -> None:
-    """Compiled, exported, packaged and trained, in a process of its own."""
-    script = f"""
-import runpy, sys
-from pathlib import Path
-sys.path.insert(0, {str(ROOT / "tests")!r})
-from torch_library import load_module
-import aot_tune
-aot_tune.ops = sys.modules["aot_tune.ops"] = load_module(Path({ops.__file__!r}), "aot_tune.ops")
-runpy.run_path({str(ROOT / "examples" / "torch_model" / "model.py")!r}, run_name="__main__")
-"""
-    with shim_cache(request.config):
-        assert build_shim().is_file()
-        environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("all agree; gradients up to ")

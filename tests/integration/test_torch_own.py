@@ -139,10 +139,7 @@ def test_leading_dims_are_one_axis(space: Any, module: Any) -> None:
         assert torch.equal(total, made[0])
     assert space.blend(flat[0].clone(), w, a=2.0).shape == ()
     turned, x, total = rows(3, 2, 5).transpose(0, 1), rows(2, 3, 5), rows(3, 2)
-    for wrong in (
-        lambda: space.blend(turned, w, a=1.0),
-        lambda: space.blend.out(x, w, a=1.0, total=total),
-    ):
+    for wrong in (lambda: space.blend(turned, w, a=1.0), lambda: space.blend.out(x, w, a=1.0, total=total)):
         with pytest.raises(module.ArgumentValueError, match="leading dims"):
             wrong()
         with pytest.raises(Exception, match="leading dims"):

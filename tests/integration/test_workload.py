@@ -70,25 +70,3 @@ def test_a_file_beside_what_is_declared_by_the_environment(project: Project) -> 
     project.configure(**stated, build="again")
     said = project.build("again", **stated)
     assert ": 0 measurements made" in said
-
-
-def test_what_the_record_does_not_have_is_a_miss(tuned: Project) -> None:
-    """A problem of the file that it has is found, however the line is written."""
-    project = tuned
-    database = ("--database", project.folder / "tuning")
-    file = written(project.folder / "w.jsonl", twice(60000, order={"x": [0]}, alignment={"x": 64}))
-    replay = {"AOT_TUNE_MODE": "replay", "AOT_TUNE_WORKLOAD": str(file)}
-    project.configure(*database, build="replay", **replay)
-    project.build("replay", **replay)
-    assert problems(project, "replay") == ["N=60000"]
-    written(file, twice(60000), twice(61234))
-    project.configure(*database, build="replay", **replay)
-    said = project.build("replay", status=1, **replay)
-    assert "operator 'twice' on " in said
-    assert "1 problem is not in the database" in said
-    assert "why: N=61234\n" in said
-    auto = {"AOT_TUNE_MODE": "auto", "AOT_TUNE_WORKLOAD": str(file), "SKBUILD_STATE": "editable"}  # measures nothing
-    project.configure(*database, build="auto", **auto)
-    said = project.build("auto", **auto)
-    assert "NOT TUNED for " in said
-    assert "1 problem is not in the database" in said

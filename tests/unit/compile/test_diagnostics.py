@@ -71,10 +71,7 @@ def test_the_first_error_is_placed_in_its_template(log: str, want: str) -> None:
         ("as: o.o: No space left on device\ncandidate.cpp: fatal error: error writing: No space left", "disk space"),
         ("nvcc error   : 'cicc' died due to signal 9 (Kill signal)", "AOT_TUNE_JOBS"),
         ("ptxas fatal   : Memory allocation failure", "Memory allocation failure"),
-        (
-            "/include/crt/host_config.h:143:2: error: #error -- unsupported GNU version!",
-            "CUDAHOSTCXX",
-        ),
+        ("/include/crt/host_config.h:143:2: error: #error -- unsupported GNU version!", "CUDAHOSTCXX"),
         ("error: no CUTLASS headers found", "nvidia-cutlass"),
         ("ld: o.o: in function g\nld: undefined reference to `f'\nexit 1", "undefined reference to `f'"),
         ("\n  \n", "said nothing"),

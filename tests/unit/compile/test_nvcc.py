@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
@@ -11,9 +10,8 @@ from pathlib import Path
 import pytest
 from nvcc_sources import API, MISSING, compiled, source
 
-from aot_tune.compile import ObjectCache, target_by_name
+from aot_tune.compile import target_by_name
 from aot_tune.compile.nvcc import TOOLCHAIN, NvccToolchain
-from aot_tune.compile.object_files import device_digest
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
@@ -36,22 +34,6 @@ def architectures(path: Path) -> list[int]:
     return found
 
 
-def test_another_host_compiler_changes_the_object_but_not_the_device_code(tmp_path: Path, make_cuda) -> None:
-    other = tmp_path / "g++"
-    other.write_text('#!/bin/sh\nexec g++ "$@" -fcf-protection=none -fno-inline -O1\n')
-    other.chmod(0o755)
-    chains = [TOOLCHAIN, NvccToolchain({**os.environ, "CXX": str(other)})]
-    assert len({str(chain.identity()) for chain in chains}) == 2
-    assert len({str(chain.device_identity(chain.identity())) for chain in chains}) == 1
-    caches = [ObjectCache(tmp_path / "c", chain) for chain in chains]
-    made = [cache.get(make_cuda(source("f_host")), target_by_name("cuda-sm_80")) for cache in caches]
-    assert made[0].digest != made[1].digest
-    assert made[0].device == made[1].device == device_digest(Path(made[0].path).read_bytes())
-    again = ObjectCache(tmp_path / "c", TOOLCHAIN).get(make_cuda(source("f_host")), target_by_name("cuda-sm_80"))
-    assert again.cached
-    assert again.device == made[0].device
-
-
 def test_only_the_baseline_holds_ptx(objects: dict[str, Path]) -> None:
     for target, path in objects.items():
         data = path.read_bytes()
@@ -70,17 +52,6 @@ def test_only_the_functions_of_a_candidate_stay_global(objects: dict[str, Path])
     path = objects["cuda-sm_80"]
     assert defined(path) == {"f_80_launch", "f_80_workspace", "f_80_preload", "f_80_helper_launch"}
     assert "no section groups" in subprocess.check_output(["readelf", "-g", str(path)], text=True)
-
-
-def test_a_library_with_the_static_runtime_needs_no_cuda(objects: dict[str, Path], tmp_path: Path) -> None:
-    """As the final library is linked: nothing of the runtime is seen, and nothing of CUDA is needed to load it."""
-    out = tmp_path / "final.so"
-    argv = ["g++", "-shared", "-o", str(out), str(objects["cuda-sm_80"]), *TOOLCHAIN.link_arguments()]
-    subprocess.check_call([*argv, "-Wl,--exclude-libs,ALL", "-Wl,-z,defs"])
-    rows = subprocess.check_output(["readelf", "-d", str(out)], text=True).splitlines()
-    assert "cuda" not in "".join(r for r in rows if "NEEDED" in r)
-    assert not any(name.startswith("cuda") for name in defined(out, "-D"))
-    assert ctypes.CDLL(str(out)).f_80_helper_launch() == 2
 
 
 def test_resources_are_those_of_the_worst_kernel_and_headers_are_named_without_their_folder(tmp_path: Path) -> None:

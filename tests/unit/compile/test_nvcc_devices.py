@@ -11,12 +11,7 @@ import pytest
 
 from aot_tune.compile import visible_gpus
 from aot_tune.compile.nvcc import NvccToolchain
-from aot_tune.compile.visible_gpus import (
-    DeviceQuery,
-    check_driver,
-    check_usable,
-    visible_devices,
-)
+from aot_tune.compile.visible_gpus import DeviceQuery, check_driver, check_usable, visible_devices
 from aot_tune.support.errors import ToolchainError
 
 # A driver. STUB_DEVICES holds a row `name|capability|compute mode|first byte of the UUID` for each GPU; of these it

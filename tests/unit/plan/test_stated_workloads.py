@@ -15,7 +15,7 @@ from aot_tune.bench.devices.cuda import device_of
 from aot_tune.compile import target_by_name
 from aot_tune.plan.preflight import check_memory
 from aot_tune.plan.stated_workloads import ReadWorkload, read_workload
-from aot_tune.spec import Operator, Problem, problem, stride
+from aot_tune.spec import Operator, Problem, stride
 from aot_tune.spec.workload import WeightedProblem
 from aot_tune.support.errors import BuildError, Mistakes, OptionError, SpecError
 
@@ -45,49 +45,6 @@ def written(path: Path, *lines: object) -> Path:
 
 def problems_of(found: ReadWorkload, name: str) -> tuple[WeightedProblem, ...]:
     return found.plan.operators[name].problems
-
-
-def test_a_line_may_have_all_that_a_problem_has(tmp_path: Path) -> None:
-    line = GEMM | {
-        "attributes": {"activation": "gelu"},
-        "present": ["bias"],
-        "strides": {"a": [5000, 1]},
-        "order": {"b": [1, 0]},
-        "alignment": {"a": 16},
-        "weight": 12.5,
-        "captured": 3,
-    }
-    (one,) = problems_of(read(written(tmp_path / "w.jsonl", line)), "gemm")
-    wanted = problem(
-        M=16,
-        N=4096,
-        K=4096,
-        dtypes={"T": "bf16"},
-        attributes={"activation": "gelu"},
-        present=["bias"],
-        strides={"a": (5000, 1)},
-        order={"b": (1, 0)},
-        alignment={"a": 16},
-    )
-    assert one == WeightedProblem(problem=wanted, weight=12.5)
-
-
-def test_equal_problems_are_one_however_they_are_written(tmp_path: Path) -> None:
-    """Weights add up; calls stand in for a weight; 1 is what counts otherwise."""
-    turned = {"strides": {"b": [1, 4096], "a": [4096, 1]}, "attributes": {"activation": "none"}}
-    lines = [
-        GEMM | {"order": {"b": [1, 0]}, "weight": 0.5},
-        "",
-        GEMM | turned | {"dims": {"K": 4096, "N": 4096, "M": 16}, "alignment": {"a": 64}, "calls": 7},
-        GEMM | turned | {"weight": 2},
-        GEMM,
-        GEMM | {"order": {"a": [0, 1]}},
-    ]
-    found = read(written(tmp_path / "w.jsonl", *lines))
-    assert [(one.problem.id, one.weight) for one in problems_of(found, "gemm")] == [
-        ("M=16 N=4096 K=4096 b:10 T=bf16", 9.5),
-        ("M=16 N=4096 K=4096 T=bf16", 2.0),
-    ]
 
 
 def test_files_replace_or_join_what_is_declared(tmp_path: Path) -> None:
@@ -195,12 +152,6 @@ def test_what_is_wrong_is_told_with_its_line(name: str, tmp_path: Path) -> None:
     assert "fix:" in told
     for word in words:
         assert word in told
-
-
-def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
-    with pytest.raises(SpecError) as caught:
-        read(written(tmp_path / "w.jsonl", GEMM | {"weight": 0}, "{", GEMM | {"dims": {}}))
-    assert [f"w.jsonl:{n}: " in str(one) for n, one in enumerate(caught.value.several, 1)] == [True] * 3
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -97,13 +97,7 @@ def test_how_kernels_are_launched(tmp_path: Path) -> None:
     assert call.noted == ["allow 51200", launch, launch]
 
 
-@pytest.mark.parametrize(
-    ("change", "value"),
-    [
-        ("grid=R", "grid=(1, R * 65536)"),
-        ('"width": D', '"width": D * 2**40'),
-    ],
-)
+@pytest.mark.parametrize(("change", "value"), [("grid=R", "grid=(1, R * 65536)"), ('"width": D', '"width": D * 2**40')])
 def test_what_does_not_fit_goes_to_the_next_variant(tmp_path: Path, change: str, value: str) -> None:
     own = project(tmp_path, KERNELS.replace(change, value), {"csrc/own.cu": SCALE})
     call = OnHost(tmp_path / "host", rendered(own, "generic", "cuda-ptx_80")[1])

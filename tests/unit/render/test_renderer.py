@@ -7,18 +7,7 @@ from pathlib import Path
 import pytest
 
 from aot_tune.render import Rendered, Renderer, candidate_for
-from aot_tune.spec import (
-    Activate,
-    Attribute,
-    Epilogue,
-    Kernel,
-    Operator,
-    Parameter,
-    Target,
-    Tensor,
-    dims,
-    problem,
-)
+from aot_tune.spec import Activate, Attribute, Epilogue, Kernel, Operator, Parameter, Target, Tensor, dims, problem
 from aot_tune.support.errors import RenderError, SpecError
 
 M, N = dims("M N")
@@ -31,11 +20,7 @@ def make_operator(*kernels: Kernel, epilogue: Epilogue | None = None) -> Operato
     return Operator(
         name="scale",
         dims=("M", "N"),
-        tensors=(
-            Tensor("x", (M, N)),
-            Tensor("bias", (N,), optional=True),
-            Tensor("out", (M, N), output=True),
-        ),
+        tensors=(Tensor("x", (M, N)), Tensor("bias", (N,), optional=True), Tensor("out", (M, N), output=True)),
         attributes=(Attribute("activation", ("none", "relu")),),
         epilogue=epilogue,
         reference=lambda xp, call: {"out": call.x},

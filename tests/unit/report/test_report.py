@@ -159,14 +159,7 @@ def test_a_changed_policy_reads_otherwise() -> None:
 
 def measured(candidate: str, *final: float, race: str = "r") -> Measurement:
     return Measurement(
-        candidate=candidate,
-        code="",
-        problem=problem(M=1),
-        device="d",
-        policy="p",
-        status="ok",
-        final=final,
-        race=race,
+        candidate=candidate, code="", problem=problem(M=1), device="d", policy="p", status="ok", final=final, race=race
     )
 
 

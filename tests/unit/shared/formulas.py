@@ -16,18 +16,7 @@ from rows_on_host import DLTensor
 
 from aot_tune.expr.formulas import Formula, as_formula
 from aot_tune.render.triton.recipe import TritonFragment, parameters_of
-from aot_tune.spec import (
-    Attribute,
-    Fragment,
-    Kernel,
-    Operator,
-    Problem,
-    Scalar,
-    Tensor,
-    dims,
-    problem,
-    stride,
-)
+from aot_tune.spec import Attribute, Fragment, Kernel, Operator, Problem, Scalar, Tensor, dims, problem, stride
 from aot_tune.spec import elementwise as el
 from aot_tune.spec.fragment_programs import bind_fragments
 

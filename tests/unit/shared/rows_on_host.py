@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from places import SHARED
 from precompiled import include
-
-from aot_tune.render import Rendered
 
 HOST = SHARED / "cuda_on_host"
 FAULTS = ("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")  # what a GPU would not load
@@ -97,20 +95,3 @@ def shared_object(folder: Path, source: str) -> Path:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder / "kernel.so"
-
-
-def build_for_host(folder: Path, rendered: Rendered) -> Callable[..., int]:
-    """Compile a rendered kernel with the host's compiler; returns a function that asks for workspace and launches."""
-    library = ctypes.CDLL(str(shared_object(folder, rendered.source)))
-
-    def call(*arguments: object) -> int:
-        size = ctypes.c_size_t(0)
-        assert getattr(library, f"{rendered.symbol}_workspace")(*arguments, ctypes.byref(size)) == 0
-        workspace = np.full(size.value + 64, 0xFF, np.uint8)
-        code = getattr(library, f"{rendered.symbol}_launch")(
-            *arguments, ctypes.c_void_p(workspace.ctypes.data), size, None
-        )
-        assert (workspace[size.value :] == 0xFF).all()
-        return int(code)
-
-    return call

@@ -1,7 +1,4 @@
-"""What tests of the bundled Triton kernels share, and what they run in forks of other processes.
-
-Whether a function is interpreted is decided when Triton is imported, so there are two of these processes.
-"""
+"""What tests of the bundled Triton kernels share, and what they run in forks of another process."""
 
 from __future__ import annotations
 
@@ -10,44 +7,27 @@ import importlib.util
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 from bundled import OPERATORS as BUNDLED
 from forked import answer
-from triton_problems import odd_problems
 
-from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker.inputs import draw
 from aot_tune.compile import target_by_name
 from aot_tune.compile.device_targets import CUDA_TARGETS
 from aot_tune.render import Candidate
-from aot_tune.render.triton.binding import bind
 from aot_tune.render.triton.kernel_source import render_triton
 from aot_tune.render.triton.recipe import Recipe, read_recipe
 from aot_tune.render.triton.specialize import specialized_pins
-from aot_tune.spec import (
-    ConfigValue,
-    Declarations,
-    Expr,
-    Kernel,
-    KernelParameter,
-    Operator,
-    Problem,
-    Target,
-    all_of,
-)
+from aot_tune.spec import ConfigValue, Declarations, Kernel, KernelParameter, Operator, Problem, Target, all_of
 from aot_tune.spec.load_operators import bundled_templates
 
 TEMPLATES = bundled_templates()
 NAMES = ("softmax", "rms_norm", "layer_norm", "silu_mul", "gemm", "flash_attention")
 TARGET = {t.name: t for t in CUDA_TARGETS}
 HOPPER = TARGET["cuda-sm_90"]
-EPSILON = {"f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
 
 
 def declared(reference: str) -> Declarations:
@@ -88,7 +68,6 @@ def bundled(name: str) -> Operator:
 
 
 OPERATORS = {name: bundled(name) for name in NAMES}
-KERNELS = [(op.name, k.name) for op in OPERATORS.values() for k in op.kernels if k.triton is not None]
 OF_EACH = (
     ("softmax", "triton_tiles"),
     ("softmax", "triton_long"),
@@ -127,14 +106,8 @@ def looked_up(operator: str, name: str) -> tuple[Operator, Kernel]:
     return OPERATORS[operator], OPERATORS[operator].kernel(name)
 
 
-def module_of(path: Path, change: str = "") -> Any:
-    """A file of kernels as a module; `change`: a condition that always holds then."""
-    if change:
-        text = path.read_text()
-        assert text.count(change) == 1
-        changed = Path(os.environ["TRITON_CACHE_DIR"]) / "changed.py"
-        changed.write_text(text.replace(change, f"({change}) | True"))
-        path = changed
+def module_of(path: Path) -> Any:
+    """A file of kernels as a module."""
     spec = importlib.util.spec_from_file_location(f"kernels_{path.parent.name}", path)
     assert spec is not None
     assert spec.loader is not None
@@ -142,152 +115,6 @@ def module_of(path: Path, change: str = "") -> Any:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
-
-
-class Interpreted:
-    """A call of a kernel on tensors of the host, as its declaration says."""
-
-    def __init__(
-        self, op: Operator, kernel: Kernel, config: Mapping[str, ConfigValue], given: Problem, level: float = 0.0
-    ) -> None:
-        import torch
-
-        self.torch, self.op, self.kernel, self.config, self.problem = torch, op, kernel, config, given
-        self.level = level  # what elements of the first tensor have in common
-        self.facts = {**op.facts(given), "device.multiprocessors": 3}
-        self.facts |= {f"target.{n}": v for n, v in HOPPER.facts.items()}
-        self.facts |= {f"parameter.{n}": int(v) for n, v in config.items()}
-        self.tensors: dict[str, Any] = {}
-        self.logical: dict[str, Any] = {}
-        for tensor in op.concrete(given.dtypes).tensors:
-            if op.is_present(given, tensor):
-                self.tensors[tensor.name] = self._make(tensor)
-
-    def _make(self, tensor: Any) -> Any:
-        shape, strides = self.op.shape(self.problem, tensor), self.op.strides(self.problem, tensor)
-        count = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-        dtype = getattr(self.torch, tensor.dtype.torch)
-        if tensor.output:
-            return self.torch.full((count,), float("nan"), dtype=dtype).as_strided(shape, strides)
-        drawn = draw(self.op, Check(problem=self.problem), tensor, count, 7)
-        flat = self.torch.from_numpy(drawn).to(dtype)
-        if tensor.name == self.op.tensors[0].name:
-            flat += self.level
-        made = flat.as_strided(shape, strides)
-        if tensor.name in ("mask", "bias") and self.op.name == "flash_attention":
-            self._hide(tensor.name, made.numpy())
-        self.logical[tensor.name] = made.numpy() if tensor.dtype.name == "bool" else made.to(self.torch.float64).numpy()
-        return made
-
-    def _hide(self, name: str, made: Any) -> None:
-        """Hide some keys by a bias of -inf, and all of them from a query where queries differ."""
-        hidden: Any = False if name == "mask" else float("-inf")
-        made[..., 5::9] = hidden
-        if made.strides[2] != 0 and made.shape[2] > 1:
-            made[:, 1:, 2 if name == "mask" else 1] = hidden
-
-    def value(self, expr: Any) -> Any:
-        return expr.evaluate(self.facts) if isinstance(expr, Expr) else expr
-
-    def arguments(self) -> dict[str, Any]:
-        from triton.tools.tensor_descriptor import TensorDescriptor
-
-        found: dict[str, Any] = {}
-        for a in bind(self.op.concrete(self.problem.dtypes), self.kernel, HOPPER.name):
-            if a.kind == "pointer":
-                found[a.name] = self.tensors.get(a.tensor)
-            elif a.kind == "descriptor":
-                assert a.descriptor is not None
-                block = [self.value(e) for e in a.descriptor.block]
-                tensor = self.tensors[a.tensor]
-                tensor = tensor.permute(a.descriptor.order) if a.descriptor.order else tensor
-                found[a.name] = TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), block)
-            elif a.kind == "buffer":
-                assert a.buffer is not None
-                dtype = {"f32": self.torch.float32, "i32": self.torch.int32}[a.buffer.dtype_name]
-                fill = 0 if a.buffer.zero else (float("nan") if a.buffer.dtype_name == "f32" else 77)
-                found[a.name] = self.torch.full((self.value(a.buffer.count),), fill, dtype=dtype)
-            elif a.kind == "scalar":
-                found[a.name] = next(s.default for s in self.op.scalars if s.name == a.value)
-            elif a.kind == "integer":
-                found[a.name] = self.value(a.expr)
-            else:
-                found[a.name] = self.config[a.name] if a.kind == "parameter" else a.value
-        return found
-
-    def run(self, function: Any) -> str:
-        """Call the function; what is wrong with the result."""
-        assert self.kernel.triton is not None
-        arguments = self.arguments()
-        grid = self.kernel.triton.grid
-        extents = tuple(self.value(e) for e in (grid({**arguments, **self.config}) if callable(grid) else grid))
-        function[extents](**arguments)
-        return self.fault()
-
-    def fault(self) -> str:
-        dtype = self.problem.dtypes.get("T", next(iter(self.op.dtypes.values()))[0])
-        attributes = {a.name: self.problem.attributes.get(a.name, a.choices[0]) for a in self.op.attributes}
-        scalars = {s.name: float(np.float32(s.default)) for s in self.op.scalars}
-        call = SimpleNamespace(**{t.name: self.logical.get(t.name) for t in self.op.tensors}, **scalars, **attributes)
-        with np.errstate(all="ignore"):
-            wanted = self.op.reference(np, call)
-        epsilon = 2e-3 if attributes.get("math") == "tf32" else EPSILON[dtype] + 1e-6 * self.level
-        for tensor in (t for t in self.op.outputs if t.name in self.tensors):
-            got, want = self.tensors[tensor.name].to(self.torch.float64).numpy(), wanted[tensor.name]
-            typical = np.sqrt(np.mean(np.square(want), axis=-1, keepdims=True))
-            wrong = ~(np.abs(got - want) <= epsilon * (np.abs(want) + 0.5 * typical))
-            if wrong.any():
-                place = tuple(int(i) for i in np.argwhere(wrong)[0])
-                what = f"{tensor.name}{place}: got {got[place]:g}, want {want[place]:g}; {wrong.sum()} are wrong"
-                return f"{self.problem.id} {dict(self.config)}: {what}"
-        return ""
-
-
-def take_numbers_from_arrays() -> None:
-    """Let Triton 3.6 read loop bounds, arrays of one element, under a numpy that makes no number of those."""
-    from triton.runtime import interpreter
-
-    patch = interpreter._patch_lang_tensor
-
-    def patch_and_amend(tensor: Any, *scope: Any) -> None:
-        patch(tensor, *scope)
-        tensor.__index__ = lambda self: int(self.handle.data.squeeze())
-
-    interpreter._patch_lang_tensor = patch_and_amend
-
-
-def leave_out_waits() -> None:
-    """Kernels are run one by one, and the interpreter has no instructions of a GPU."""
-    import triton.language as tl
-
-    for name in ("gdc_wait", "gdc_launch_dependents"):
-        setattr(tl.extra.cuda, name, lambda: None)
-
-
-def interpret(operator: str, name: str, change: str = "") -> dict[str, Any]:
-    """Run a kernel's first config on odd problems, in one of the dtypes in turn; a build verifies every config.
-
-    With a change it is run until it is at fault.
-    """
-    take_numbers_from_arrays()
-    leave_out_waits()
-    op, kernel = looked_up(operator, name)
-    assert kernel.triton is not None
-    function = getattr(module_of(TEMPLATES / kernel.triton.place, change), kernel.triton.name)
-    choices = [c["T"] for c in op.dtype_choices(kernel)]
-    if operator in ("gemm", "flash_attention"):  # the interpreter of Triton 3.6 multiplies bf16 as integers
-        choices = [c for c in choices if c != "bf16"]
-    first = next(iter(kernel.configs(home(kernel).facts)))
-    in_turn = [odd_problems(op, kernel, d)[i :: len(choices)] for i, d in enumerate(choices)]
-    runs = [Interpreted(op, kernel, first, p) for problems in in_turn for p in problems]
-    if operator == "layer_norm":  # far from 0, moments that are not of centred values have few digits
-        runs += [Interpreted(op, kernel, first, p, level=1000.0) for p in odd_problems(op, kernel, "f32")[:2]]
-    faults: list[str] = []
-    for one in runs:
-        faults += filter(None, [one.run(function)])
-        if change and faults:
-            break
-    return {"calls": len(runs), "faults": faults}
 
 
 def build(operator: str, name: str) -> dict[str, Any]:
@@ -348,14 +175,14 @@ def _rendered(
     return render_triton(concrete, candidate, on)[1]
 
 
-def apart(work: Callable[..., Any], given: Sequence[str], **environ: str) -> Any:
-    """`interpret` or `build` in a fork, with a cache of Triton of its own."""
+def built_apart(operator: str, name: str) -> Any:
+    """`build` in a fork, with a cache of Triton of its own."""
     with tempfile.TemporaryDirectory() as folder:
         first = "import torch, triton.tools.tensor_descriptor\nfrom triton_bundled import *"
-        return answer(first, f"in_cache({folder!r}, {work.__name__}, given)", given, **environ)
+        return answer(first, "in_cache(*given)", [folder, operator, name])
 
 
-def in_cache(folder: str, work: Callable[..., Any], given: Sequence[str]) -> Any:
+def in_cache(folder: str, operator: str, name: str) -> dict[str, Any]:
     """What is done in the fork."""
     os.environ["TRITON_CACHE_DIR"] = folder
-    return work(*given)
+    return build(operator, name)

@@ -30,23 +30,21 @@ UNIT = {"f32": 2.0**-19, "f16": 2.0**-10, "bf16": 2.0**-7}
 """Of floats, what functions may be off as well."""
 
 
-def render(
-    operator: Operator, kernel: str, config: dict[str, ConfigValue], dtype: str, templates: Path | None = None
-) -> Rendered:
+def render(operator: Operator, kernel: str, config: dict[str, ConfigValue], dtype: str) -> Rendered:
     """A candidate: a config with these values, or the first one changed to them."""
     declared = operator.kernel(kernel)
     every = list(declared.configs(HOPPER.facts))
     like = (c for c in every if all(c.get(n) == v for n, v in config.items()))
     chosen = next(like, {**(every[0] if every else {}), **config})
     candidate = candidate_for(operator, declared, chosen, HOPPER, None, {"T": dtype})
-    return Renderer([bundled_templates(), *([templates] if templates else [])]).render(operator, candidate, HOPPER)
+    return Renderer([bundled_templates()]).render(operator, candidate, HOPPER)
 
 
 class OnHost:
-    """A compiled candidate of an operator of a folder."""
+    """A compiled candidate."""
 
-    def __init__(self, folder: Path, rendered: Rendered, templates: Path | None = None) -> None:
-        self.rendered, self.operator = rendered, (templates or bundled_templates()) / rendered.candidate.operator
+    def __init__(self, folder: Path, rendered: Rendered) -> None:
+        self.rendered, self.operator = rendered, bundled_templates() / rendered.candidate.operator
         if rendered.candidate.backend == "cublaslt":
             toolchain = toolchain_for("cublaslt")
             outcome = toolchain.compile(rendered.source, HOPPER, folder / "candidate.o", 120.0)

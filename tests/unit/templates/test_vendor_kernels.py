@@ -1,32 +1,29 @@
-"""Kernels that call cuBLASLt, beside a stand-in for it: right products, and what is done where it fails or is missing.
+"""Kernels that call cuBLASLt, beside a stand-in: what it is asked for, and what is done where it fails or is missing.
 
 What has kernels of its own, copies of factors and an epilogue, runs on the host with them.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bundled import OPERATORS
 from cublaslt_stand_in import build_stub
-from places import SHARED
 from vendor_calls import Call, OnHost, render
 
 from aot_tune.compile.toolchain import toolchain_for
 from aot_tune.link.elf import initialiser_count, symbols_of
 from aot_tune.render import Renderer, candidate_for
-from aot_tune.spec import all_of, problem, row_major
-from aot_tune.spec.load_operators import bundled_templates, load_operator, without_backends
+from aot_tune.spec import problem
+from aot_tune.spec.load_operators import bundled_templates, without_backends
 from aot_tune.support.errors import RenderError
 
 GEMM, BATCHED = OPERATORS["gemm"], OPERATORS["batched_gemm"]
-OURS = SHARED / "composed_templates"
 UNAVAILABLE = -100
 RECORDED: dict[str, Any] = {
     "ALGO": 66,
@@ -41,8 +38,6 @@ RECORDED: dict[str, Any] = {
     "VERSION": 130100,
 }
 OWN: dict[str, Any] = {"ALGO": -1}
-COPIES, NO_COPIES = {"PACK": 1, "WORK": 0}, {"PACK": 1 << 40, "WORK": 0}
-"""From how many products an element matrices are copied of which 16 bytes are not whole."""
 CASES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "own": ("gemm", "cublaslt", OWN, "f32"),
     "own bf16": ("gemm", "cublaslt", OWN, "bf16"),
@@ -51,10 +46,8 @@ CASES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "batched, recorded": ("batched_gemm", "cublaslt", RECORDED, "f32"),
     "epilogue": ("gemm", "cublaslt_then_epilogue", {"VECTORS": 1}, "bf16"),
     "epilogue of f32": ("gemm", "cublaslt_f32_then_epilogue", {"VECTORS": 2}, "f16"),
-    "any": ("gemm", "cublaslt_any", COPIES, "bf16"),
     "any, few copies": ("gemm", "cublaslt_any", {"PACK": 16, "WORK": 0}, "bf16"),
-    "any, no copies": ("gemm", "cublaslt_any", NO_COPIES, "bf16"),
-    "any batch": ("batched_gemm", "cublaslt_any", COPIES, "f32"),
+    "any, no copies": ("gemm", "cublaslt_any", {"PACK": 1 << 40, "WORK": 0}, "bf16"),
 }
 Built = Callable[[str], OnHost]
 ON_HOST: dict[str, OnHost] = {}
@@ -89,108 +82,6 @@ def logged(answer: Any, function: str) -> list[str]:
 def refused(answer: Any) -> bool:
     """Whether a call was left to other variants, with nothing done."""
     return (answer["workspace"], answer["launch"], answer["touched"]) == (UNAVAILABLE, UNAVAILABLE, False)
-
-
-# -- right ------------------------------------------------------------------------------------------------------------
-
-
-def layouts(rows: int, columns: int, *, output: bool = False) -> list[tuple[int, int]]:
-    """Strides of a matrix: contiguous along either axis or none, padded, reversed, and of inputs broadcast."""
-    found = [(columns, 1), (columns + 3, 1), (1, rows), (1, rows + 8), (2 * columns, 2), (3, 3 * rows + 1)]
-    found += [(-columns, 1), (columns, -1), (-2, 2 * rows)]
-    return found if output else [*found, (0, 1), (1, 0), (0, 0)]
-
-
-def calls_of_gemm() -> Iterator[Call]:
-    for m, n, k in ((7, 13, 5), (8, 16, 8), (1, 9, 4), (9, 1, 5), (67, 130, 3)):
-        dims = {"M": m, "N": n, "K": k}
-        for a, b in itertools.zip_longest(layouts(m, k), layouts(k, n)[::-1]):
-            yield {"dims": dims, "strides": {"a": a, "b": b}}
-        for out in layouts(m, n, output=True):
-            yield {"dims": dims, "strides": {"out": out, "b": (1, k)}}
-        for shifted in (["a"], ["b"], ["out"], ["a", "b", "out"]):
-            yield {"dims": dims, "shifted": shifted}
-        present: list[list[str]] = [[], ["bias"], ["residual"], ["bias", "residual"]]
-        for activation, given in itertools.product(("none", "relu", "gelu", "gelu_tanh", "silu"), present):
-            attributes = {"activation": activation}
-            yield {"dims": dims, "present": given, "attributes": attributes}
-            strides = {"residual": (1, m + 3), "bias": (3,)}
-            yield {"dims": dims, "present": given, "attributes": attributes, "strides": strides, "shifted": given}
-
-
-def calls_of_batches() -> Iterator[Call]:
-    for count, m, n, k in ((3, 7, 13, 5), (1, 8, 12, 8), (2, 66, 9, 4), (4, 1, 5, 3)):
-        dims = {"B": count, "M": m, "N": n, "K": k}
-
-        def stacks(rows: int, columns: int, count: int = count) -> list[tuple[int, int, int]]:
-            """One after another, the last one first, between each other, one for all."""
-            one = rows * columns
-            apart = [(3 * one + 4, *s) for s in layouts(rows, columns, output=True)]
-            return [*apart, (-one, columns, 1), (columns, count * columns, 1), (0, columns, 1), (0, 1, rows)]
-
-        for a, b in zip(stacks(m, k), stacks(k, n)[::-1], strict=True):
-            yield {"dims": dims, "strides": {"a": a, "b": b}}
-        for out in stacks(m, n)[:-2]:
-            yield {"dims": dims, "strides": {"out": out}}
-        for shifted in (["a"], ["b", "out"]):
-            yield {"dims": dims, "shifted": shifted}
-
-
-def taken(host: OnHost, one: Call) -> Call | None:
-    """The call, if the kernel's guards let it through, with the strides that the library passes on."""
-    candidate = host.rendered.candidate
-    op, size = OPERATORS[candidate.operator], {"f32": 4}.get(candidate.dtypes["T"], 2)
-    strides = {}
-    for tensor in op.tensors:
-        if not tensor.optional or tensor.name in one.get("present", ()):
-            shape = tuple(e.evaluate(one["dims"]) for e in tensor.shape)
-            strides[tensor.name] = one.get("strides", {}).get(tensor.name) or row_major(shape, None)
-    made = problem(
-        **one["dims"],
-        present=one.get("present", ()),
-        attributes={n: v for n, v in one.get("attributes", {}).items() if v != "none"},
-        strides=strides,
-        alignment={t: size for t in one.get("shifted", ()) if t in strides},
-        dtypes=candidate.dtypes,
-    )
-    facts = op.facts(made)
-    if not all_of((*op.legal, *op.kernel(candidate.kernel).requires), facts):
-        return None
-    passed = {t: [facts[f"stride.{t}.{axis}"] for axis in range(len(given))] for t, given in strides.items()}
-    return one | {"strides": passed}
-
-
-@pytest.mark.parametrize(
-    "name", ["own", "recorded", "batched", "batched, recorded", "epilogue", "epilogue of f32", "any", "any batch"]
-)
-def test_every_call_that_a_kernel_takes_is_right(name: str, built: Built, stub: Path) -> None:
-    host = built(name)
-    every = calls_of_batches() if "batch" in name else calls_of_gemm()
-    calls = [found for one in every if (found := taken(host, one)) is not None]
-    assert len(calls) > 20
-    for one, answer in zip(calls, host.call(calls, stub), strict=True):
-        assert (answer["workspace"], answer["launch"]) == (0, 0), one
-        assert answer["off"] <= 1.01, (one, answer)
-        assert answer["clean"], one
-        assert answer["workspace_kept"], one
-
-
-def test_an_operator_of_ones_own_has_the_stage_of_the_epilogue(tmp_path: Path) -> None:
-    """Three axes, a stage of its own, tensors added along every choice of them."""
-    mixed = load_operator(OURS / "mixed")
-    host = OnHost(tmp_path, render(mixed, "doubled_then_epilogue", {"VECTORS": 3}, "bf16", OURS), OURS)
-    added = ["of_rows", "turned", "of_columns", "every"]
-    calls: list[Call] = []
-    for b, m, n in ((2, 3, 16), (3, 2, 11), (1, 1, 1), (2, 40, 8), (5, 1, 264)):
-        dims = {"B": b, "M": m, "N": n}
-        for present in ([], *([t] for t in added), added):
-            calls.append({"dims": dims, "present": present, "attributes": {"activation": "silu"}})
-        calls.append({"dims": dims, "present": added, "strides": {"out": (1, b, b * m), "every": (0, 1, m)}})
-    for one, answer in zip(calls, host.call(calls, None), strict=True):
-        assert answer["launch"] == 0, one
-        assert answer["off"] <= 1.01, (one, answer)
-        assert answer["clean"], one
-        assert answer["workspace_kept"], one
 
 
 # -- what the library is asked for -------------------------------------------------------------------------------------

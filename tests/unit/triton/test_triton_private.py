@@ -18,18 +18,7 @@ from triton_installed import EACH_TRITON, FUNCTIONS, ONE_TRITON, VERSIONS, ask, 
 
 from aot_tune.compile import target_by_name
 from aot_tune.render.triton.specialize import specialized_pins
-from aot_tune.spec import (
-    Config,
-    Declarations,
-    Kernel,
-    Operator,
-    Problem,
-    Scalar,
-    Tensor,
-    TritonFunction,
-    dims,
-    problem,
-)
+from aot_tune.spec import Config, Declarations, Kernel, Operator, Problem, Scalar, Tensor, TritonFunction, dims, problem
 from aot_tune.spec.load_operators import bundled_templates
 from aot_tune.support.errors import ToolchainError
 from aot_tune.triton.installed import check_version

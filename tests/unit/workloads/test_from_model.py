@@ -92,12 +92,7 @@ EXPERTS = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size"
         (MIXTRAL, 100, {}, {"gemm M=25 N=4096 K=14336 b:10 T=bf16": 32 * 8}),
         (EXPERTS, 64, {}, {"silu_mul R=4 D=768 gate:(1536,1) up:(1536,1) T=bf16": 32 * 128}),
         # The halves are not aligned as the whole is
-        (
-            {"intermediate_size": 1000},
-            16,
-            {},
-            {"silu_mul R=16 D=1000 gate:(2000,1) up:(2000,1) up@16 T=bf16": 32},
-        ),
+        ({"intermediate_size": 1000}, 16, {}, {"silu_mul R=16 D=1000 gate:(2000,1) up:(2000,1) up@16 T=bf16": 32}),
         # The text part of a model of pictures
         ({"text_config": {**LLAMA, "hidden_size": 8192}}, 16, {}, {"gemm M=16 N=128256 K=8192 b:10 T=bf16": 1}),
     ],

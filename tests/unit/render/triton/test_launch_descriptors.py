@@ -12,15 +12,7 @@ import msgspec
 import pytest
 import triton_launch as tl
 
-from aot_tune.spec import (
-    Descriptor,
-    Operator,
-    Parameter,
-    Tensor,
-    TritonFunction,
-    dims,
-    parameter,
-)
+from aot_tune.spec import Descriptor, Operator, Parameter, Tensor, TritonFunction, dims, parameter
 from aot_tune.triton.triton_messages import DescriptorMap
 
 A, B, C = dims("A B C")
@@ -36,11 +28,7 @@ def described(padding: str = "zero") -> Operator:
     return tl.operator(
         TritonFunction(
             "scale.py:scale_kernel",
-            {
-                "a": Descriptor("x", (parameter("BLOCK"), 64), padding),
-                "c": Descriptor("out", (16, 8)),
-                "n": tl.N,
-            },
+            {"a": Descriptor("x", (parameter("BLOCK"), 64), padding), "c": Descriptor("out", (16, 8)), "n": tl.N},
             grid=(tl.M,),
         ),
         tl.parameters("a n c BLOCK!"),

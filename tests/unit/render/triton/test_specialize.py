@@ -171,6 +171,14 @@ def of_combinations(op: Operator) -> Any:
     return generic_candidates(op, op.kernel("rows"), {}, SM90, {})
 
 
+def test_a_generic_function_has_a_code_for_each_combination() -> None:
+    op = operator({"BLOCK": 64, "SPLIT": attribute("a0")}, attributes=(Attribute("a0", ("no", "yes")),))
+    found = [(c.pins["SPLIT"], c.pins["bias_ptr.none"], requirements(op, c)) for c in of_combinations(op)]
+    assert [(split, none) for split, none, _ in found] == [(0, 1), (0, 0), (1, 1), (1, 0)]
+    for split, none, guards in found:
+        assert [g.key() for g in guards[1:]] == [f"(present.bias == {1 - none})", f"(attribute.a0 == {split})"]
+
+
 CONFIGS = Declarations(parameters=DECLARED.parameters, configs=({"BLOCK": 64, "num_warps": 4},), digest="2" * 64)
 CHOICES = tuple(Attribute(f"a{i}", tuple(f"c{k}" for k in range(16))) for i in range(2))
 

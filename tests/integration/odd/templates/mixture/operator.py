@@ -1,17 +1,5 @@
-from aot_tune.spec import (
-    Epilogue,
-    Fragment,
-    Kernel,
-    Operator,
-    Scalar,
-    Tensor,
-    dims,
-    problem,
-    stride,
-)
-from aot_tune.spec import (
-    elementwise as el,
-)
+from aot_tune.spec import Epilogue, Fragment, Kernel, Operator, Scalar, Tensor, dims, problem, stride
+from aot_tune.spec import elementwise as el
 
 M, N, K = dims("M N K")
 x = el.value()
