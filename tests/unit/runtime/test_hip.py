@@ -17,8 +17,7 @@ import pytest
 from linked_cuda import OnDevice
 from linked_hip import Fake, call
 
-from aot_tune.link import check_against_manifest
-from aot_tune.support.errors import ManifestError, ToolchainError
+from aot_tune.support.errors import ToolchainError
 from aot_tune.support.installed_paths import RUNTIME
 from aot_tune.triton.installed import find_triton
 
@@ -65,24 +64,6 @@ def test_an_architecture_that_nothing_was_built_for(hip: ModuleType) -> None:
         call(hip, 8, 7)
     with pytest.raises(ValueError, match="this library has no variants for cuda:0"):
         hip.preload("cuda:0")
-
-
-def test_variants_load_in_relaxed_mode_once_per_device(built: linked.Built) -> None:
-    code = f"""
-module = Path({str(built.module)!r})
-ctypes.CDLL(str(linked_hip.runtime_of(module)), ctypes.RTLD_GLOBAL)  # variants tell it that they are loaded
-hip, fake = linked.load_module(module), linked_hip.Fake(module)
-for device in (0, 0, 1):
-    linked_hip.call(hip, 7, device)
-print("; ".join(fake.log()))
-fake.reset()
-hip.preload("rocm:0")
-hip.preload("rocm:0")
-print("; ".join(fake.log()))
-"""
-    calls, ahead = (line.split("; ") for line in forked.python(code).splitlines())
-    assert [e for e in calls if "preload" in e] == ["preload aot_tune_plain_942", "preload aot_tune_plain_90a"]
-    assert [e for e in ahead if "preload" in e] == ["preload aot_tune_plain_942_bf16", "preload aot_tune_fast_942"]
 
 
 SAID = """
@@ -201,14 +182,3 @@ def test_devices_of_a_torch_for_rocm(hip: ModuleType, torch: ModuleType) -> None
     torch_for_cuda.hip = None  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="tensors are on cuda:0, for which this library has no variants"):
         hip.explain("scale", N=8, device="cuda:0")
-
-
-def test_the_manifest_tells_of_each_architecture(built: linked.Built, tmp_path: Path) -> None:
-    manifest = Path(built.made.manifest)
-    document = check_against_manifest(built.library, built.module, manifest, Path(built.made.archive))
-    generic = {v.target for v in document.operators[0].variants if v.generic}
-    assert generic == {"cpu-x86-64", "hip-gfx90a", "hip-gfx942"}
-    bad = tmp_path / "manifest.json"
-    bad.write_text(manifest.read_text().replace('"generic": true', '"generic": false'))
-    with pytest.raises(ManifestError, match="has no generic variant for"):
-        check_against_manifest(built.library, None, bad, Path(built.made.archive))
