@@ -365,7 +365,7 @@ macro(_aot_tune_xla_handlers)
   add_library(${target}_xla OBJECT ${directory}/xla_ffi.cpp ${handler_sources})
   _aot_tune_common_properties(${target}_xla)
   target_include_directories(
-    ${target}_xla PRIVATE ${directory} "${AOT_TUNE_PACKAGE_DIR}/link/xla" "${AOT_TUNE_PACKAGE_DIR}/link/binding"
+    ${target}_xla PRIVATE ${directory} "${AOT_TUNE_PACKAGE_DIR}/link/xla"
                           "${AOT_TUNE_PACKAGE_DIR}/runtime" "${AOT_TUNE_PACKAGE_DIR}/runtime/include"
   )
   target_include_directories(${target}_xla SYSTEM PRIVATE "${_aot_tune_xla_include}")

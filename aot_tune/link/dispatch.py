@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from aot_tune.compile import Variant
 from aot_tune.expr.integers import EXTENT, checked_cpp, is_plain
 from aot_tune.link.decision import fact_printer, render_decisions, render_generic_of, render_refusals
 from aot_tune.link.library_records import LibrarySpec, OperatorTable, SeenCalls, TargetTable, family_facts
 from aot_tune.link.measured_problems import number_of, same_choices
-from aot_tune.link.signature import braced, c_string, dtype_text, in_place_flags, prepared, render_template, shape_text
+from aot_tune.link.signature import braced, c_string, prepared, render_template
 from aot_tune.render.template_functions import parameters, scalar_type
 from aot_tune.spec import Expr, Operator, Tensor
 from aot_tune.spec.calls import BoundDim, bound_dims, dims_beside_inputs
-from aot_tune.spec.dtypes import dtype
 from aot_tune.spec.targets import TILES_LEVEL
 from aot_tune.support.errors import ManifestError
 
@@ -181,35 +180,8 @@ def _prototypes(spec: LibrarySpec) -> list[str]:
 
 
 def _tables(table: OperatorTable) -> str:
-    op = table.operator
-    lines = []
-    variables = list(op.dtypes)
-    for variable, choices in op.dtypes.items():
-        rows = ", ".join(f'{{"{d.name}", {d.code}, {d.bits}}}' for d in map(dtype, choices))
-        lines.append(f"constexpr DTypeInfo kDTypes_{variable}[] = {{{rows}}};")
-    if variables:
-        rows = ", ".join(f'{{"{v}", kDTypes_{v}, {len(c)}}}' for v, c in op.dtypes.items())
-        lines.append(f"constexpr VariableInfo kVariables[] = {{{rows}}};")
-    lines.append("constexpr TensorInfo kTensors[] = {")
-    for tensor in op.tensors:
-        index = variables.index(tensor.dtype_name) if tensor.dtype_name in op.dtypes else -1
-        d = dtype(op.dtypes.get(tensor.dtype_name, (tensor.dtype_name,))[0])
-        flags = f"{str(tensor.written).lower()}, {str(tensor.optional).lower()}, {index}{in_place_flags(op, tensor)}"
-        texts = f"{c_string(shape_text(op, tensor.name))}, {c_string(dtype_text(op, tensor))}"
-        lines.append(f'    {{"{tensor.name}", {texts}, {d.code}, {d.bits}, {tensor.rank}, {flags}}},')
-    variables_text = f"kVariables, {len(variables)}" if variables else "nullptr, 0"
-    operator = f'{{"{op.name}", kTensors, {len(op.tensors)}, {variables_text}}}'
-    lines += ["};", f"constexpr OperatorInfo kOperator = {operator};"]
-    for attribute in op.attributes:
-        names = ", ".join(c_string(c) for c in attribute.choices)
-        lines.append(f"constexpr const char* kChoices_{attribute.name}[] = {{{names}}};")
-        lines.append(
-            f'constexpr AttributeInfo kAttribute_{attribute.name} = {{"{attribute.name}", kChoices_{attribute.name}, '
-            f"{len(attribute.choices)}}};"
-        )
     backends = ", ".join(f"&backend_{f}" for f in table.families)
-    lines.append(f"const Backend* const kBackends[] = {{{backends}}};")
-    return "\n".join([*lines, "", *_variants(table)])
+    return "\n".join([f"const Backend* const kBackends[] = {{{backends}}};", "", *_variants(table)])
 
 
 def _variants(table: OperatorTable) -> list[str]:
@@ -276,10 +248,10 @@ def _read(table: OperatorTable) -> str:
             if (tensor.name, axis) not in read:
                 lines += _extent_check(tensor.name, index[tensor.name], axis, extent, tensor.optional)
     lines += _check_scalars(op, bound)
-    for attribute in op.attributes:
+    for i, attribute in enumerate(op.attributes):
         lines += [
             f"  if ({attribute.name} < 0 || {attribute.name} >= {len(attribute.choices)})",
-            f"    return wrong_attribute(kOperator, kAttribute_{attribute.name}, {attribute.name});",
+            f"    return wrong_attribute(kOperator, kAttributes[{i}], {attribute.name});",
         ]
     beside = [f"c_.d_{name} == 0" for name in dims_beside_inputs(op)]
     outputs = " && ".join(_is_empty(t.name, index[t.name], t.optional, "true") for t in op.tensors if t.written)
@@ -411,30 +383,17 @@ def _own_facts(op: Operator) -> tuple[str, ...]:
 
     The names are those of decisions.
     """
-    dtypes = (f"dtype.{v}" for v in sorted(op.dtypes))
-    return (*op.dims, *dtypes, *(f"attribute.{name}" for name in sorted(a.name for a in op.attributes)))
+    return (*op.dims, *(f"dtype.{v}" for v in op.dtypes), *(f"attribute.{a.name}" for a in op.attributes))
 
 
 def _facts(table: OperatorTable) -> str:
-    """`kFacts`, the names of an operator's facts, and `read_facts`, which reads the facts of a call."""
+    """`kFacts`, and `read_facts`, which reads the facts of a call."""
     op = table.operator
-    dtypes, attributes = sorted(op.dtypes), sorted(a.name for a in op.attributes)
-    names = [t.name for t in op.tensors]
-    lines = [_array("const char*", "kDimNames", [f'"{d}"' for d in op.dims])]
-    for variable in dtypes:
-        lines.append(_array("const char*", f"kDTypeNames_{variable}", [f'"{d}"' for d in op.dtypes[variable]]))
-    rows = [f'{{"{v}", kDTypeNames_{v}, {len(op.dtypes[v])}}}' for v in dtypes]
-    lines.append(_array("AttributeInfo", "kDTypeFacts", rows))
-    lines.append(_array("AttributeInfo", "kAttributeFacts", [f"kAttribute_{a}" for a in attributes]))
-    lines.append(_array("int32_t", "kTensorsByName", [str(names.index(name)) for name in sorted(names)]))
-    counts = [(op.dims, "kDimNames"), (dtypes, "kDTypeFacts"), (attributes, "kAttributeFacts")]
-    listed = ", ".join(f"{array if items else 'nullptr'}, {len(items)}" for items, array in counts)
-    values = [f"c.d_{d}" for d in op.dims] + [f"c.y_{v}" for v in dtypes] + [f"c.v_{a}" for a in attributes]
+    values = [f"c.d_{d}" for d in op.dims] + [f"c.y_{v}" for v in op.dtypes] + [f"c.v_{a.name}" for a in op.attributes]
     values += [f"c.t_{t.name} != nullptr" if t.optional else "1" for t in op.tensors]
     return "\n".join(
         [
-            *filter(None, lines),
-            f"constexpr FactsInfo kFacts = {{&kOperator, {listed}, kTensorsByName, kInfo, {len(table.variants)}}};",
+            f"constexpr FactsInfo kFacts = {{&kOperator, kInfo, {len(table.variants)}}};",
             "",
             "void read_facts(const Call& c, int64_t* facts) {",
             f"  const int64_t values[] = {{{', '.join(values)}}};",
@@ -442,13 +401,6 @@ def _facts(table: OperatorTable) -> str:
             "}",
         ]
     )
-
-
-def _array(kind: str, name: str, items: Sequence[str]) -> str:
-    if not items:
-        return ""
-    pointer = "constexpr const char* const" if kind == "const char*" else f"constexpr {kind}"
-    return f"{pointer} {name}[] = {{{', '.join(items)}}};"
 
 
 def _legal(op: Operator) -> str:
@@ -477,7 +429,7 @@ def _found(op: Operator, fact: str) -> str:
     if kind == "attribute":
         text = f"kChoices_{rest}[c.v_{rest}]"
     elif kind == "dtype":
-        text = f"kDTypes_{rest}[c.y_{rest}].name"
+        text = f"kChoices_{rest}[c.y_{rest}]"
     return f"{{{c_string(fact)}, {fact_printer(op)(fact)}, {text}}}"
 
 

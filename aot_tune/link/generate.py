@@ -18,13 +18,20 @@ import msgspec
 from elftools.common.exceptions import ELFError
 
 from aot_tune.compile import Variant
-from aot_tune.link.call_tables import FLOATS, TABLES, render_xla_handlers, scalar_default
 from aot_tune.link.check_tables import check_library
 from aot_tune.link.dispatch import render_dispatch
 from aot_tune.link.elf import Member, initialiser_count, symbols_of, write_archive
 from aot_tune.link.library_records import SHARED_FUNCTIONS, LibrarySpec, family_facts
 from aot_tune.link.manifest import render_manifest
-from aot_tune.link.signature import c_string, choices_text, handler_names, render_template, shape_text
+from aot_tune.link.operator_tables import FLOATS, render_tables, scalar_default
+from aot_tune.link.signature import (
+    c_string,
+    choices_text,
+    handler_names,
+    render_template,
+    shape_text,
+    xla_families,
+)
 from aot_tune.render.template_functions import parameters, scalar_type
 from aot_tune.spec import Operator, Scalar, Tensor
 from aot_tune.spec.calls import bound_dims, folds, outputs_to_pass
@@ -55,6 +62,7 @@ _IOSTREAM = "_ZNSt8ios_base4InitC1Ev"  # std::ios_base::Init::Init()
 _LAUNCHER, _LOAD = "_ZN8launcher", "4loadERNS_6KernelE"  # launcher::<family>::load(launcher::Kernel&, int), of Triton's
 _COMMON = (*FLOATS, "i32", "i64")
 """Scalars whose range users do not ask about."""
+_DEVICES = {"cpu": "kDLCPU", "cuda": "kDLCUDA", "hip": "kDLROCM"}
 _WIDTH = 120
 _MOST_CHOICES = 3
 """The most outputs that may be left out. Each doubles the overloads. With more of them, a result is `Any`."""
@@ -88,7 +96,8 @@ def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
     exports = _version_script(public_functions(spec))
     module_exports = _version_script([f"PyInit_{spec.face}"])
     sources = {spec.header: header, "module.cpp": module, f"{spec.face}.pyi": stub}
-    sources |= {"xla_ffi.cpp": render_xla_handlers(spec)} if spec.xla_ffi else {}
+    sources |= {"operator_tables.h": render_tables(spec)}
+    sources |= {"xla_ffi.cpp": _render_xla_handlers(spec)} if spec.xla_ffi else {}
     manifest = render_manifest(spec, sources)
     files = {
         **sources,
@@ -272,8 +281,14 @@ def render_module(spec: LibrarySpec) -> str:
         signatures=c_string(signatures_json(spec)),
         doc=c_string(_module_doc(spec)),
         doc_of=lambda op: c_string(f"{op.name}($module, {python_signature(op)})\n--\n\n{python_doc(op)}"),
-        **TABLES,
     )
+
+
+def _render_xla_handlers(spec: LibrarySpec) -> str:
+    """The text of xla_ffi.cpp."""
+    devices = [(family, _DEVICES[family]) for family in xla_families(spec)]
+    operators = [table.operator for table in spec.operators]
+    return render_template("xla_ffi.cpp.j2", spec=spec, operators=operators, devices=devices)
 
 
 def _module_doc(spec: LibrarySpec) -> str:

@@ -15,7 +15,6 @@ __all__ = [
     "choices_text",
     "dtype_text",
     "handler_names",
-    "in_place_flags",
     "prepared",
     "render_template",
     "shape_text",
@@ -51,15 +50,6 @@ def dtype_text(operator: Operator, tensor: Tensor) -> str:
 def choices_text(choices: Sequence[str]) -> str:
     """Names for people: `f32, bf16 or f16`."""
     return " or ".join(filter(None, (", ".join(choices[:-1]), choices[-1])))
-
-
-def in_place_flags(operator: Operator, tensor: Tensor) -> str:
-    """The end of a tensor's row in the tables: whether it is also read, and a bit for each tensor that it may alias."""
-    names = [t.name for t in operator.tensors]
-    aliases = sum(1 << names.index(name) for name in tensor.may_alias)
-    if not tensor.inout and not aliases:
-        return ""
-    return f", {str(tensor.inout).lower()}" + (f", {aliases:#x}" if aliases else "")
 
 
 def prepared(operator: Operator, call: str) -> str:

@@ -21,10 +21,10 @@ int32_t no_kernels(const OperatorInfo& op, const DLDevice& device, const int32_t
   Text tensors(named, sizeof named);
   for (int32_t i = 0; i < op.variable_count; ++i) {
     const VariableInfo& variable = op.variables[i];
-    text.add("%s%s=%s", i > 0 ? " " : "", variable.name, variable.choices[dtypes[i]].name);
+    text.add("%s%s=%s", i > 0 ? " " : "", variable.name, variable.choices[dtypes[i]]);
     tensors.add("; %s is the dtype of", variable.name);
     const char* between = " ";
-    for (int32_t k = 0; k < op.count; ++k) {
+    for (int32_t k = 0; k < op.tensor_count; ++k) {
       if (op.tensors[k].variable != i) continue;
       tensors.add("%s'%s'", between, op.tensors[k].name);
       between = ", ";

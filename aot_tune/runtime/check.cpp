@@ -114,16 +114,16 @@ int32_t read_variable(const OperatorInfo& op, int tensor, const DLTensor* const*
   int32_t& chosen = dtypes[info.variable];
   const DLDataType& type = given[tensor]->dtype;
   if (chosen >= 0) {
-    const DTypeInfo& wanted = variable.choices[chosen];
+    const DType& wanted = variable.types[chosen];
     if (is_dtype(type, wanted.code, wanted.bits)) return AOT_TUNE_OK;
     int first = 0;
     while (given[first] == nullptr || op.tensors[first].variable != info.variable) ++first;
     return fail(AOT_TUNE_ERROR_DTYPE,
                 "%s: tensor '%s' has dtype %s, but '%s' has %s; wanted one for all (%s)", op.name, info.name,
-                dtype_name(type).text, op.tensors[first].name, wanted.name, variable.name);
+                dtype_name(type).text, op.tensors[first].name, variable.choices[chosen], variable.name);
   }
   for (int32_t i = 0; i < variable.count; ++i) {
-    if (!is_dtype(type, variable.choices[i].code, variable.choices[i].bits)) continue;
+    if (!is_dtype(type, variable.types[i].code, variable.types[i].bits)) continue;
     chosen = i;
     return AOT_TUNE_OK;
   }
@@ -136,7 +136,8 @@ int32_t read_tensor(const OperatorInfo& op, const TensorInfo& info, const DLTens
     return fail(AOT_TUNE_ERROR_RANK, "%s: tensor '%s' has %d axes, wanted %d: %s", op.name, info.name,
                 static_cast<int>(given.ndim), static_cast<int>(info.rank), info.shape);
   }
-  if (info.variable < 0 && !is_dtype(given.dtype, info.code, info.bits)) return wrong_dtype(op, info, given);
+  if (info.variable < 0 && !is_dtype(given.dtype, info.type.code, info.type.bits))
+    return wrong_dtype(op, info, given);
   if (given.shape == nullptr) {
     return fail(AOT_TUNE_ERROR_NULL, "%s: tensor '%s' has no shape: its pointer is NULL", op.name, info.name);
   }
@@ -198,7 +199,7 @@ int32_t read_tensors(const OperatorInfo& op, const DLTensor* const* given, View*
                      int32_t* dtypes) noexcept {
   int first = -1, missing = -1;
   for (int32_t i = 0; i < op.variable_count; ++i) dtypes[i] = -1;
-  for (int i = 0; i < op.count; ++i) {
+  for (int i = 0; i < op.tensor_count; ++i) {
     const TensorInfo& info = op.tensors[i];
     if (given[i] == nullptr) {
       if (!info.optional && missing < 0) missing = i;
@@ -225,7 +226,7 @@ int32_t read_tensors(const OperatorInfo& op, const DLTensor* const* given, View*
 }
 
 int32_t check_memory(const OperatorInfo& op, const DLTensor* const* given, const View* views) noexcept {
-  for (int i = 0; i < op.count; ++i) {
+  for (int i = 0; i < op.tensor_count; ++i) {
     if (given[i] == nullptr || views[i].empty) continue;
     const TensorInfo& info = op.tensors[i];
     const View& view = views[i];
@@ -240,14 +241,14 @@ int32_t check_memory(const OperatorInfo& op, const DLTensor* const* given, const
                   "%s: tensor '%s' is at an address that is not a multiple of %d, the size of %s", op.name,
                   info.name, type.bits / 8, dtype_name(type).text);
     }
-    if (!info.output) continue;
+    if (!info.written()) continue;
     if (self_overlap(view)) {
       return fail(AOT_TUNE_ERROR_LAYOUT,
                   "%s: %s '%s' has elements that share memory; wanted distinct elements", op.name,
                   role_of(info), info.name);
     }
-    for (int j = 0; j < op.count; ++j) {
-      if (j == i || given[j] == nullptr || views[j].empty || (op.tensors[j].output && j > i)) continue;
+    for (int j = 0; j < op.tensor_count; ++j) {
+      if (j == i || given[j] == nullptr || views[j].empty || (op.tensors[j].written() && j > i)) continue;
       const bool in_place = may_alias(op, static_cast<size_t>(i), static_cast<size_t>(j));
       if (in_place && are_same(view, views[j])) continue;
       if (view.low < views[j].high && views[j].low < view.high && !interleaved_rows(view, views[j])) {
@@ -264,7 +265,7 @@ int32_t check_memory(const OperatorInfo& op, const DLTensor* const* given, const
 int32_t check_workspace(const OperatorInfo& op, const DLTensor* const* given, const View* views,
                         const void* memory, size_t size) noexcept {
   const auto low = reinterpret_cast<uintptr_t>(memory);
-  for (int i = 0; i < op.count; ++i) {
+  for (int i = 0; i < op.tensor_count; ++i) {
     if (given[i] == nullptr || views[i].empty || views[i].high <= low || low + size <= views[i].low) continue;
     return fail(AOT_TUNE_ERROR_OVERLAP,
                 "%s: the workspace overlaps %s '%s' in memory; wanted separate memory", op.name,

@@ -37,7 +37,7 @@ void explain_processors(Text& text, const Backend& backend, int32_t device_id, i
 
 void explain_tensors(Text& text, const OperatorInfo& op, const DLTensor* const* given,
                      const View* views) noexcept {
-  for (int i = 0; i < op.count; ++i) {
+  for (int i = 0; i < op.tensor_count; ++i) {
     if (given[i] == nullptr) continue;
     const View& view = views[i];
     text.add("tensor: %s %s %s, strides (", op.tensors[i].name, dtype_name(view.tensor.dtype).text,

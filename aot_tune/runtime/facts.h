@@ -2,6 +2,8 @@
 #ifndef AOT_TUNE_RUNTIME_FACTS_H_
 #define AOT_TUNE_RUNTIME_FACTS_H_
 
+#include <cstring>
+
 #include "runtime.h"
 
 namespace aot_tune {
@@ -10,20 +12,25 @@ namespace aot_tune {
 // tensor that is present or absent.
 struct FactsInfo {
   const OperatorInfo* op;
-  const char* const* dims;
-  int32_t dim_count;
-  const AttributeInfo* dtypes;  // sorted by name, like the attributes
-  int32_t dtype_count;
-  const AttributeInfo* attributes;
-  int32_t attribute_count;
-  const int32_t* by_name;  // the tensors' order
   const VariantInfo* variants;
   int32_t variant_count;
 
   // How many facts are not of tensors.
-  constexpr int32_t own() const noexcept { return dim_count + dtype_count + attribute_count; }
-  constexpr int32_t count() const noexcept { return own() + op->count; }
+  constexpr int32_t own() const noexcept { return op->dim_count + op->variable_count + op->attribute_count; }
+  constexpr int32_t count() const noexcept { return own() + op->tensor_count; }
 };
+
+// Calls `visit` for the index of each row of a table, in the order of the rows' names.
+template <typename Row, typename Visit>
+void for_each_by_name(const Row* rows, int32_t count, Visit visit) noexcept {
+  for (int32_t place = 0; place < count; ++place) {
+    for (int32_t i = 0; i < count; ++i) {
+      int32_t before = 0;
+      for (int32_t k = 0; k < count; ++k) before += std::strcmp(rows[k].name, rows[i].name) < 0 ? 1 : 0;
+      if (before == place) visit(i);
+    }
+  }
+}
 
 struct LibraryInfo {
   const char* name;

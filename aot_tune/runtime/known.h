@@ -53,7 +53,7 @@ struct Argument {
 // A remembered call. One of zeros is like no call. `Launch` is the type of the variants' functions.
 template <const OperatorInfo& Op, size_t Options, typename Launch>
 struct Known {
-  static constexpr size_t kCount = static_cast<size_t>(Op.count);
+  static constexpr size_t kCount = static_cast<size_t>(Op.tensor_count);
   static constexpr size_t kAxes = axes_before<Op>(kCount);
   using Tensors = std::make_index_sequence<kCount>;
 
@@ -133,13 +133,13 @@ struct Known {
   template <size_t I, size_t... Others>
   __attribute__((always_inline)) bool is_alone(const DLTensor* const* given,
                                                std::index_sequence<Others...>) const noexcept {
-    if constexpr (!Op.tensors[I].output) return true;
+    if constexpr (!Op.tensors[I].written()) return true;
     return given[I] == nullptr || (is_beside<I, Others>(given) && ...);
   }
 
   template <size_t Output, size_t Other>
   __attribute__((always_inline)) bool is_beside(const DLTensor* const* given) const noexcept {
-    if constexpr (Output == Other || (Op.tensors[Other].output && Other > Output)) return true;
+    if constexpr (Output == Other || (Op.tensors[Other].written() && Other > Output)) return true;
     if (given[Other] == nullptr) return true;
     const Argument &a = tensors[Output], &b = tensors[Other];
     const auto first = reinterpret_cast<uintptr_t>(a.tensor.data);

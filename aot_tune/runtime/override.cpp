@@ -116,19 +116,20 @@ bool find_fact(const FactsInfo& info, const Part& name, Fact* fact, Text* why) n
     fact->index = index++;
     return name.is(one);
   };
-  for (int32_t i = 0; i < info.dim_count; ++i) {
-    if (is(info.dims[i])) return fact->dim = true;
+  const OperatorInfo& op = *info.op;
+  for (int32_t i = 0; i < op.dim_count; ++i) {
+    if (is(op.dims[i])) return fact->dim = true;
   }
-  for (int32_t i = 0; i < info.dtype_count; ++i) {
-    fact->choices = info.dtypes + i;
+  for (int32_t i = 0; i < op.variable_count; ++i) {
+    fact->choices = op.variables + i;
     if (is(fact->choices->name)) return true;
   }
-  for (int32_t i = 0; i < info.attribute_count; ++i) {
-    fact->choices = info.attributes + i;
+  for (int32_t i = 0; i < op.attribute_count; ++i) {
+    fact->choices = op.attributes + i;
     if (is(fact->choices->name)) return true;
   }
   fact->choices = nullptr;
-  for (int32_t i = 0; i < info.op->count; ++i, ++index) {
+  for (int32_t i = 0; i < info.op->tensor_count; ++i, ++index) {
     fact->tensor = info.op->tensors + i;
     fact->index = index;
     if (fact->tensor->optional) known.add(fact->tensor->name);

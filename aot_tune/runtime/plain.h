@@ -46,9 +46,9 @@ inline bool same_device(const DLDevice& a, const DLDevice& b) noexcept {
 // Whether a tensor has the dtype of its variable. The first tensor of a variable decides the choice.
 __attribute__((always_inline)) inline bool is_choice(const VariableInfo& variable, const DLDataType& given,
                                                      int32_t& chosen) noexcept {
-  if (chosen >= 0) return is_dtype(given, variable.choices[chosen].code, variable.choices[chosen].bits);
+  if (chosen >= 0) return is_dtype(given, variable.types[chosen].code, variable.types[chosen].bits);
   for (int32_t i = 0; i < variable.count; ++i) {
-    if (!is_dtype(given, variable.choices[i].code, variable.choices[i].bits)) continue;
+    if (!is_dtype(given, variable.types[i].code, variable.types[i].bits)) continue;
     chosen = i;
     return true;
   }
@@ -95,7 +95,7 @@ bool read_one(const DLTensor* const* given, View* views, int32_t* dtypes, const 
   if constexpr (info.variable >= 0) {
     if (!is_choice(Op.variables[info.variable], tensor->dtype, dtypes[info.variable])) return false;
   } else {
-    if (!is_dtype(tensor->dtype, info.code, info.bits)) return false;
+    if (!is_dtype(tensor->dtype, info.type.code, info.type.bits)) return false;
   }
   if (first == nullptr) first = tensor;
   return same_device(tensor->device, first->device) && view_plainly<info.rank>(*tensor, views[I]);
@@ -112,7 +112,7 @@ bool read_all(const DLTensor* const* given, View* views, int32_t* dtypes,
 template <const OperatorInfo& Op>
 bool read_plainly(const DLTensor* const* given, View* views, int32_t* dtypes) noexcept {
   for (int32_t i = 0; i < Op.variable_count; ++i) dtypes[i] = -1;
-  return read_all<Op>(given, views, dtypes, std::make_index_sequence<Op.count>());
+  return read_all<Op>(given, views, dtypes, std::make_index_sequence<Op.tensor_count>());
 }
 
 // Whether each axis, from the last on, steps over everything that the axes after it reach.
@@ -130,7 +130,7 @@ bool is_row_major(const View& view) noexcept {
 
 template <const OperatorInfo& Op, size_t Output, size_t Other>
 bool is_apart(const DLTensor* const* given, const View* views) noexcept {
-  if constexpr (Output == Other || (Op.tensors[Other].output && Other > Output)) return true;
+  if constexpr (Output == Other || (Op.tensors[Other].written() && Other > Output)) return true;
   if constexpr (may_alias(Op, Output, Other)) {
     if (given[Other] != nullptr && are_same(views[Output], views[Other])) return true;
   }
@@ -146,7 +146,7 @@ bool is_plain_memory(const DLTensor* const* given, const View* views,
   const DLTensor& tensor = views[I].tensor;
   const uintptr_t beyond = reinterpret_cast<uintptr_t>(tensor.data) & (tensor.dtype.bits / 8u - 1u);
   if (is_nowhere(tensor.data) || beyond != 0) return false;
-  if constexpr (info.output) {
+  if constexpr (info.written()) {
     return is_row_major<info.rank>(views[I]) && (is_apart<Op, I, Others>(given, views) && ...);
   }
   return true;
@@ -161,7 +161,7 @@ bool are_plain_memory(const DLTensor* const* given, const View* views,
 // Whether `check_memory` cannot object to tensors that `read_plainly` took. If false, it must be called.
 template <const OperatorInfo& Op>
 bool has_plain_memory(const DLTensor* const* given, const View* views) noexcept {
-  return are_plain_memory<Op>(given, views, std::make_index_sequence<Op.count>());
+  return are_plain_memory<Op>(given, views, std::make_index_sequence<Op.tensor_count>());
 }
 
 }  // namespace aot_tune

@@ -9,64 +9,14 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "aot_tune/base.h"
 #include "arithmetic.h"
+#include "tables.h"
 
 namespace aot_tune {
-
-constexpr int kMaxRank = 8;
 
 struct Name {
   char text[40];
 };
-
-// ---- What an operator declares
-
-struct TensorInfo {
-  const char* name;
-  const char* shape;  // as declared, for messages: "[M, K]"
-  const char* dtype;  // for messages: "f32", or all choices of a variable: "f32, bf16 or f16"
-  uint8_t code;       // this and the next mean nothing if there is a variable
-  uint8_t bits;
-  int8_t rank;
-  bool output;  // it is written
-  bool optional;
-  int8_t variable;       // index of its dtype variable, or -1
-  bool inout = false;    // if it is written: it is also read
-  uint32_t aliases = 0;  // of an output: a bit for each tensor whose memory it may use
-};
-
-struct DTypeInfo {
-  const char* name;
-  uint8_t code;
-  uint8_t bits;
-};
-
-// A dtype that all tensors of one variable share.
-struct VariableInfo {
-  const char* name;
-  const DTypeInfo* choices;
-  int32_t count;
-};
-
-struct AttributeInfo {
-  const char* name;
-  const char* const* choices;
-  int32_t count;
-};
-
-struct OperatorInfo {
-  const char* name;
-  const TensorInfo* tensors;
-  int32_t count;
-  const VariableInfo* variables;
-  int32_t variable_count;
-};
-
-// Whether an output may use exactly another tensor's memory.
-constexpr bool may_alias(const OperatorInfo& op, size_t output, size_t other) {
-  return (op.tensors[output].aliases >> other & 1u) != 0;
-}
 
 struct Backend;
 

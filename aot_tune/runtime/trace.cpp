@@ -243,25 +243,26 @@ void end_object(FILE* out, int written) noexcept {
 }
 
 // Choices other than the first ones, which are the defaults.
-void write_choices(FILE* out, const char* object, const AttributeInfo* rows, int32_t count,
+template <typename Row>
+void write_choices(FILE* out, const char* object, const Row* rows, int32_t count,
                    const int64_t* values) noexcept {
   int written = 0;
-  for (int32_t i = 0; i < count; ++i) {
-    if (values[i] == 0) continue;
+  for_each_by_name(rows, count, [&](int32_t i) {
+    if (values[i] == 0) return;
     write_name(out, object, rows[i].name, &written);
     std::fprintf(out, "\"%s\"", rows[i].choices[values[i]]);
-  }
+  });
   end_object(out, written);
 }
 
 // Calls `write` for each tensor that is passed, in the order of their names.
 template <typename Write>
 void for_each_tensor(const FactsInfo& info, const int64_t* words, Write write) noexcept {
-  for (int32_t i = 0; i < info.op->count; ++i) {
+  for_each_by_name(info.op->tensors, info.op->tensor_count, [&](int32_t i) {
     const int64_t* mine = words;
-    for (int32_t k = 0; k < info.by_name[i]; ++k) mine += 1 + info.op->tensors[k].rank;
-    if (*mine != 0) write(info.op->tensors[info.by_name[i]], mine);
-  }
+    for (int32_t k = 0; k < i; ++k) mine += 1 + info.op->tensors[k].rank;
+    if (*mine != 0) write(info.op->tensors[i], mine);
+  });
 }
 
 void write_tensors(FILE* out, const FactsInfo& info, const int64_t* words) noexcept {
@@ -293,14 +294,15 @@ void write_kind(FILE* out, Kind& kind) noexcept {
   const FactsInfo& info = *kind.info;
   const int64_t* words = kind.words();
   std::fprintf(out, "{\"operator\": \"%s\", \"dims\": {", info.op->name);
-  for (int32_t i = 0, written = 0; i < info.dim_count; ++i) {
-    write_name(out, "", info.dims[i], &written);
+  for (int32_t i = 0, written = 0; i < info.op->dim_count; ++i) {
+    write_name(out, "", info.op->dims[i], &written);
     std::fprintf(out, "%" PRId64, words[i]);
   }
   std::fputc('}', out);
-  write_choices(out, "dtypes", info.dtypes, info.dtype_count, words + info.dim_count);
-  write_choices(out, "attributes", info.attributes, info.attribute_count,
-                words + info.dim_count + info.dtype_count);
+  const OperatorInfo& op = *info.op;
+  write_choices(out, "dtypes", op.variables, op.variable_count, words + op.dim_count);
+  write_choices(out, "attributes", op.attributes, op.attribute_count,
+                words + op.dim_count + op.variable_count);
   write_tensors(out, info, words + info.own());
   std::fprintf(out, ", \"calls\": %" PRIu64 ", \"captured\": %" PRIu64 "}\n", kind.calls, kind.captured);
 }
@@ -463,7 +465,7 @@ bool read_trace() noexcept {
 void count_call(const FactsInfo& info, const DLTensor* const* given, const View* views, bool empty,
                 bool captured, int64_t* words) noexcept {
   int64_t* next = words + info.own();
-  for (int32_t i = 0; i < info.op->count; ++i) {
+  for (int32_t i = 0; i < info.op->tensor_count; ++i) {
     next = describe(info.op->tensors[i], given[i] != nullptr, views[i], empty, next);
   }
   const Locked locked;

@@ -33,20 +33,22 @@ const char* given() noexcept {
 const Span* find_kind(const FactsInfo& info, const Seen& seen, const int64_t* facts) noexcept {
   for (int32_t i = 0; i < seen.kinds; ++i) {
     const Span* const spans = seen.spans + i * info.own();
-    if (are_within(spans, facts, info.dim_count, info.own())) return spans;
+    if (are_within(spans, facts, info.op->dim_count, info.own())) return spans;
   }
   return nullptr;
 }
 
 void add_call(Text& text, const FactsInfo& info, const int64_t* facts) noexcept {
-  for (int32_t i = 0; i < info.dim_count; ++i) text.add(" %s=%" PRId64, info.dims[i], facts[i]);
-  facts += info.dim_count;
-  for (int32_t i = 0; i < info.dtype_count; ++i)
-    text.add(" %s=%s", info.dtypes[i].name, info.dtypes[i].choices[facts[i]]);
-  facts += info.dtype_count;
-  for (int32_t i = 0; i < info.attribute_count; ++i) {
-    if (facts[i] != 0) text.add(" %s=%s", info.attributes[i].name, info.attributes[i].choices[facts[i]]);
-  }
+  const OperatorInfo& op = *info.op;
+  for (int32_t i = 0; i < op.dim_count; ++i) text.add(" %s=%" PRId64, op.dims[i], facts[i]);
+  facts += op.dim_count;
+  for_each_by_name(op.variables, op.variable_count, [&](int32_t i) {
+    text.add(" %s=%s", op.variables[i].name, op.variables[i].choices[facts[i]]);
+  });
+  facts += op.variable_count;
+  for_each_by_name(op.attributes, op.attribute_count, [&](int32_t i) {
+    if (facts[i] != 0) text.add(" %s=%s", op.attributes[i].name, op.attributes[i].choices[facts[i]]);
+  });
 }
 
 void add_reason(Text& text, const FactsInfo& info, const int64_t* facts, const Backend& backend,
@@ -62,9 +64,10 @@ void add_reason(Text& text, const FactsInfo& info, const int64_t* facts, const B
   }
   text.add("outside of what was %s for %s", how, seen->target);
   const char* before = ":";
-  for (int32_t i = 0; i < info.dim_count; ++i) {
+  for (int32_t i = 0; i < info.op->dim_count; ++i) {
     if (kind[i].has(facts[i])) continue;
-    text.add("%s %s is not within %" PRId64 " to %" PRId64, before, info.dims[i], kind[i].low, kind[i].high);
+    text.add("%s %s is not within %" PRId64 " to %" PRId64, before, info.op->dims[i], kind[i].low,
+             kind[i].high);
     before = ",";
   }
 }
@@ -85,7 +88,7 @@ void warn_of_unseen(const FactsInfo& info, const int64_t* facts, const Backend& 
                     std::atomic<bool>* told) noexcept {
   if (told->load(std::memory_order_relaxed)) return;
   const Span* const kind = seen != nullptr ? find_kind(info, *seen, facts) : nullptr;
-  if (kind != nullptr && are_within(kind, facts, 0, info.dim_count)) return;
+  if (kind != nullptr && are_within(kind, facts, 0, info.op->dim_count)) return;
   if (told->exchange(true)) return;
   char call[400], reason[600];
   Text call_text(call, sizeof call), reason_text(reason, sizeof reason);

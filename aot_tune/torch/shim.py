@@ -24,7 +24,7 @@ from types import ModuleType
 import torch
 
 from aot_tune.signatures.operator_signature import OperatorSignature, Overload
-from aot_tune.support.installed_paths import BINDING, RUNTIME
+from aot_tune.support.installed_paths import RUNTIME
 from aot_tune.torch.torch_versions import TorchError
 
 __all__ = ["Shim", "ShimError", "build_shim", "find_shim", "load_shim"]
@@ -32,11 +32,11 @@ __all__ = ["Shim", "ShimError", "build_shim", "find_shim", "load_shim"]
 _SOURCE = Path(__file__).resolve().parent / "csrc" / "shim.cpp"
 _HEADERS = (
     _SOURCE.with_name("torch_call.h"),
-    BINDING / "tables.h",
-    BINDING / "layouts.h",
+    RUNTIME / "tables.h",
+    RUNTIME / "layouts.h",
     RUNTIME / "include" / "aot_tune" / "base.h",
 )
-_CAPSULE = "aot_tune.tables.1"
+_CAPSULE = "aot_tune.tables.2"
 _NAME = "aot_tune_torch.so"
 _OLDEST = (2, 11)
 """The oldest torch whose stable ABI has what the shim needs."""
@@ -230,7 +230,7 @@ def _flags() -> list[str]:
         "-O2", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", *family,
         f"-DAOT_TUNE_GPU={'kDLROCM' if torch.version.hip else 'kDLCUDA'}",
         *(part for path in included for part in ("-isystem", str(path))),
-        f"-I{BINDING}", f"-I{RUNTIME / 'include'}",
+        f"-I{RUNTIME}", f"-I{RUNTIME / 'include'}",
     ]  # fmt: skip
 
 

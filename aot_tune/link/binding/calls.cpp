@@ -81,13 +81,13 @@ bool parse_positional(State* state, int index, PyObject* const* arguments, Py_ss
 }  // namespace
 
 const DType& type_of(const Operator& op, int tensor, Tensors given) {
-  const TensorArgument& argument = op.tensors[tensor];
+  const TensorInfo& argument = op.tensors[tensor];
   if (argument.variable < 0) return argument.type;
-  const DTypeVariable& variable = op.variables[argument.variable];
+  const VariableInfo& variable = op.variables[argument.variable];
   for (int i = 0; i < op.tensor_count; ++i) {
     if (given[i] == nullptr || op.tensors[i].variable != argument.variable) continue;
     for (int32_t k = 0; k < variable.count; ++k) {
-      const DType& type = variable.choices[k].type;
+      const DType& type = variable.types[k];
       if (given[i]->dtype.code == type.code && given[i]->dtype.bits == type.bits) return type;
     }
     break;  // the library refuses this dtype
@@ -122,7 +122,7 @@ bool parse_keyword(State* state, int index, PyObject* key, PyObject* value, Pars
   i -= op.scalar_count;
   PyObject** choices = names.choices;
   if (i < op.attribute_count) {
-    const AttributeArgument& argument = op.attributes[i];
+    const AttributeInfo& argument = op.attributes[i];
     for (int k = 0; k < i; ++k) choices += op.attributes[k].count;
     return parse_choice(state, op, "attribute", argument.name, choices, argument.count, value,
                         &out->attributes[i]);

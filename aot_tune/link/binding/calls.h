@@ -44,7 +44,7 @@ struct CallTensors {
   // All return false with an exception set. `take_passed` takes a tensor's argument, if that is a tensor.
   bool take(State* state, const Operator& op, int index, PyObject* object);
   bool take_passed(State* state, const Operator& op, int index, PyObject* object) {
-    const TensorArgument& argument = op.tensors[index];
+    const TensorInfo& argument = op.tensors[index];
     if (object == nullptr && !argument.optional && !argument.output) return is_missing(state, op, index);
     if (argument.required && (object == nullptr || object == Py_None)) return is_missing(state, op, index);
     if (object == nullptr || object == Py_None) return true;
@@ -57,7 +57,7 @@ struct CallTensors {
   __attribute__((noinline)) void bump_versions(State* state, const Parsed& parsed) const;
 
   // Whether a tensor has leading dims for which only one axis is declared.
-  static bool leads(const TensorArgument& argument, const DLTensor* tensor) {
+  static bool leads(const TensorInfo& argument, const DLTensor* tensor) {
     return argument.folds && tensor != nullptr && tensor->ndim != argument.rank;
   }
   // Treats the leading dims of all tensors, or of one, as one axis. An output gets them in place of its first
@@ -86,7 +86,7 @@ struct CallTensors {
   }
 
   // The tensor whose order of axes a new output gets. NULL for a row-major output.
-  const DLTensor* layout_for(const TensorArgument& argument) const {
+  const DLTensor* layout_for(const TensorInfo& argument) const {
     return argument.layout_of < 0 ? nullptr : given[argument.layout_of];
   }
 
@@ -152,11 +152,10 @@ bool parse_keyword(State* state, int index, PyObject* key, PyObject* value, Pars
 __attribute__((cold)) bool learn_keywords(State* state, int index, PyObject* names);
 
 // Reads a value as an argument's kind. False with an exception set if it is of another kind or out of range.
-bool parse_scalar(State* state, const Operator& op, const ScalarArgument& argument, PyObject* value,
-                  Scalar* out);
+bool parse_scalar(State* state, const Operator& op, const ScalarInfo& argument, PyObject* value, Scalar* out);
 
 // The integer of a scalar that gives a dim.
-int64_t dim_of(const ScalarArgument& argument, const Scalar& scalar);
+int64_t dim_of(const ScalarInfo& argument, const Scalar& scalar);
 
 // Whether the scalars without a default were passed. False with an exception set.
 bool all_scalars(State* state, int index, const Parsed& parsed);
@@ -165,7 +164,7 @@ bool all_scalars(State* state, int index, const Parsed& parsed);
 const DType& type_of(const Operator& op, int tensor, Tensors given);
 
 // Whether to make an output for which the caller passed `value`. Optional ones are only made if it is True.
-constexpr bool wants_allocation(const TensorArgument& argument, PyObject* value) {
+constexpr bool wants_allocation(const TensorInfo& argument, PyObject* value) {
   return argument.optional ? value == Py_True : value == nullptr || value == Py_None;
 }
 

@@ -91,7 +91,7 @@ void each_name(const Operator& op, Visit visit) {
     for (int32_t k = 0; k < op.attributes[i].count; ++k) visit(op.attributes[i].choices[k]);
   }
   for (int i = 0; i < op.variable_count; ++i) {
-    for (int32_t k = 0; k < op.variables[i].count; ++k) visit(op.variables[i].choices[k].name);
+    for (int32_t k = 0; k < op.variables[i].count; ++k) visit(op.variables[i].choices[k]);
   }
 }
 

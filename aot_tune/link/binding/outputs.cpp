@@ -80,7 +80,7 @@ PyObject* namespace_of(State* state, PyObject* like) {
 // Allocates with a framework's `empty`. NULL without an exception if it lacks that function or the dtype.
 PyObject* allocate_in(State* state, PyObject* space, PyObject* like, const DType& wanted, PyObject* shape) {
   const Ref empty = PyObject_GetAttr(space, state->words[kWordEmpty]);
-  const Ref type = attribute_of(empty != nullptr ? space : nullptr, wanted.name);
+  const Ref type = attribute_of(empty != nullptr ? space : nullptr, wanted.framework);
   const Ref device = type != nullptr ? PyObject_GetAttr(like, state->words[kWordDevice]) : nullptr;
   if (device == nullptr) PyErr_Clear();
   const Ref arguments = type != nullptr ? PyTuple_Pack(1, shape) : nullptr;
@@ -103,7 +103,7 @@ PyObject* allocate_array(State* state, const DLDevice& device, const DType& want
   if (device.device_type != kDLCPU || !wanted.standard()) return nullptr;
   const Ref numpy = PyImport_ImportModule("numpy");
   if (numpy == nullptr || !learn_numpy(state)) return nullptr;
-  return PyObject_CallFunction(state->array_empty, "Os", shape, wanted.name);
+  return PyObject_CallFunction(state->array_empty, "Os", shape, wanted.framework);
 }
 
 }  // namespace

@@ -13,8 +13,7 @@ struct Imagined {
   int64_t shape[kMaxRank];
   int64_t strides[kMaxRank];
 
-  void make(const TensorArgument& argument, const DType& type, const DLDevice& device,
-            const DLTensor* layout) {
+  void make(const TensorInfo& argument, const DType& type, const DLDevice& device, const DLTensor* layout) {
     alignas(64) static char address[64];
     tensor = {address, device, argument.rank, {type.code, type.bits, 1}, shape, strides, 0};
     int64_t step = 1;
@@ -43,7 +42,7 @@ int find_operator(State* state, PyObject* name) {
 // Sets the dims of integers that were passed under a scalar's name, and the scalars of dims.
 void share_bound_dims(const Operator& op, Parsed* parsed) {
   for (int i = 0; i < op.scalar_count; ++i) {
-    const ScalarArgument& argument = op.scalars[i];
+    const ScalarInfo& argument = op.scalars[i];
     if (argument.binds < 0) continue;
     if ((parsed->scalars_given >> i & 1u) != 0) {
       parsed->dims[argument.binds] = dim_of(argument, parsed->scalars[i]);
@@ -74,7 +73,7 @@ bool imagine_problem(State* state, const Operator& op, const Parsed& parsed, Ima
     op.shape(i, parsed.dims, imagined[i].shape);
     const int8_t variable = op.tensors[i].variable;
     const DType& type =
-        variable < 0 ? op.tensors[i].type : op.variables[variable].choices[parsed.dtypes[variable]].type;
+        variable < 0 ? op.tensors[i].type : op.variables[variable].types[parsed.dtypes[variable]];
     imagined[i].make(op.tensors[i], type, device, nullptr);
     given[i] = &imagined[i].tensor;
   }

@@ -7,7 +7,7 @@
 namespace aot_tune::python {
 namespace {
 
-using Number = ScalarArgument::Kind;
+using Number = ScalarInfo::Kind;
 
 int bits_of(Number kind) {
   switch (kind) {
@@ -28,7 +28,7 @@ int bits_of(Number kind) {
 }
 
 // Raises that a value is no such scalar, if it was found to be none. Returns false.
-bool wrong_scalar(State* state, const Operator& op, const ScalarArgument& argument, PyObject* value) {
+bool wrong_scalar(State* state, const Operator& op, const ScalarInfo& argument, PyObject* value) {
   const bool large = PyErr_ExceptionMatches(PyExc_OverflowError) != 0;
   if (!large && !PyErr_ExceptionMatches(PyExc_TypeError)) return false;
   PyErr_Clear();
@@ -85,7 +85,7 @@ bool parse_bool(PyObject* value) {
 
 }  // namespace
 
-bool parse_scalar(State* state, const Operator& op, const ScalarArgument& argument, PyObject* value,
+bool parse_scalar(State* state, const Operator& op, const ScalarInfo& argument, PyObject* value,
                   Scalar* out) {
   const int bits = bits_of(argument.kind);
   if (argument.kind == Number::kF32) {
@@ -102,7 +102,7 @@ bool parse_scalar(State* state, const Operator& op, const ScalarArgument& argume
   return PyErr_Occurred() == nullptr || wrong_scalar(state, op, argument, value);
 }
 
-int64_t dim_of(const ScalarArgument& argument, const Scalar& scalar) {
+int64_t dim_of(const ScalarInfo& argument, const Scalar& scalar) {
   const int unused = 64 - bits_of(argument.kind);
   const uint64_t shifted = scalar.u64 << unused;
   return argument.kind >= Number::kU8 ? static_cast<int64_t>(shifted >> unused)

@@ -151,7 +151,7 @@ bool CallTensors::take_workspace(State* state, const Operator& op, PyObject* obj
 
 namespace {
 
-bool cannot_fold(State* state, const Operator& op, const TensorArgument& argument, const DLTensor& tensor) {
+bool cannot_fold(State* state, const Operator& op, const TensorInfo& argument, const DLTensor& tensor) {
   const Ref shape = tuple_of(tensor.ndim, tensor.shape);
   const Ref strides = tuple_of(tensor.strides != nullptr ? tensor.ndim : 0, tensor.strides);
   return refuse(
@@ -178,7 +178,7 @@ bool CallTensors::fold(State* state, const Operator& op) {
   settle();  // from now on all layouts are in `held`
   int first = -1;
   for (int i = 0; i < op.tensor_count; ++i) {
-    const TensorArgument& argument = op.tensors[i];
+    const TensorInfo& argument = op.tensors[i];
     if (!argument.folds || given[i] == nullptr) continue;
     const DLTensor& tensor = *given[i];
     const int count = tensor.ndim - (argument.rank - 1);
@@ -198,7 +198,7 @@ bool CallTensors::fold(State* state, const Operator& op) {
 
 bool CallTensors::fold_one(State* state, const Operator& op, int index) {
   settle();
-  const TensorArgument& argument = op.tensors[index];
+  const TensorInfo& argument = op.tensors[index];
   DLTensor& tensor = (owned >> index & 1) != 0 ? held[index].tensor : views[index];
   const int rest = argument.rank - 1, count = tensor.ndim - rest;
   if (count == 1) return true;

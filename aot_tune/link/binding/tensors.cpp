@@ -56,22 +56,14 @@ bool borrow_exchange(State* state, PyObject* object, const TypeEntry& entry, con
   return check_flags(state, object, entry, place, *shared, out->tensor);
 }
 
-// "f32, bf16 or f16": the dtypes that the tensor may have. A new text, or NULL with an exception set.
-PyObject* dtypes_taken(const Place& place) {
+// The dtypes that the tensor may have, for people.
+const char* dtypes_taken(const Place& place) {
   const Operator& op = *place.op;
-  int i = 0;
-  while (i < op.tensor_count && op.tensors[i].name != place.name) ++i;
-  if (i == op.tensor_count) return PyUnicode_FromString("numbers");  // a workspace
-  if (op.tensors[i].variable < 0) return PyUnicode_FromString(op.tensors[i].type.name);
-  const DTypeVariable& variable = op.variables[op.tensors[i].variable];
-  PyObject* text = PyUnicode_FromString(variable.choices[0].name);
-  for (int k = 1; text != nullptr && k < variable.count; ++k) {
-    const char* between = k + 1 == variable.count ? " or " : ", ";
-    PyObject* longer = PyUnicode_FromFormat("%U%s%s", text, between, variable.choices[k].name);
-    Py_DECREF(text);
-    text = longer;
+  for (int i = 0; i < op.tensor_count; ++i) {
+    const TensorInfo& info = op.tensors[i];
+    if (info.name == place.name) return info.variable < 0 ? info.type.framework : info.dtype;
   }
-  return text;
+  return "numbers";  // a workspace
 }
 
 // Raises what is wrong with an array whose elements no kernel reads. Returns false.
@@ -89,12 +81,11 @@ __attribute__((cold)) bool wrong_array(State* state, PyObject* object, const Pla
         op, place.name, array.itemsize, place.name);
   }
   const Ref dtype = PyObject_GetAttr(object, state->words[kWordDtype]);
-  const Ref wanted = dtype != nullptr ? dtypes_taken(place) : nullptr;
   return refuse(state->type_error,
                 code < 0
-                    ? "%s: tensor '%s' has dtype %S, wanted %U"
-                    : "%s: tensor '%s' has swapped bytes (dtype %S); wanted %U in the order of this machine",
-                op, place.name, dtype.get(), wanted.get());
+                    ? "%s: tensor '%s' has dtype %S, wanted %s"
+                    : "%s: tensor '%s' has swapped bytes (dtype %S); wanted %s in the order of this machine",
+                op, place.name, dtype.get(), dtypes_taken(place));
 }
 
 bool borrow_array(State* state, PyObject* object, const Place& place, Borrowed* out) {

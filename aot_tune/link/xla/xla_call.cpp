@@ -7,8 +7,6 @@
 namespace aot_tune::xla {
 namespace {
 
-using namespace aot_tune::python;
-
 constexpr char kTensors[] = ".tensors";
 constexpr char kLayout[] = ".layout";
 
@@ -34,7 +32,7 @@ constexpr ElementType kElementTypes[] = {
     {XLA_FFI_DataType_PRED, {kDLBool, 8, 1}},
 };
 
-// In the order of ScalarArgument::Kind.
+// In the order of ScalarInfo::Kind.
 constexpr XLA_FFI_DataType kScalarTypes[] = {
     XLA_FFI_DataType_F32, XLA_FFI_DataType_F64, XLA_FFI_DataType_PRED, XLA_FFI_DataType_S8,
     XLA_FFI_DataType_S16, XLA_FFI_DataType_S32, XLA_FFI_DataType_S64,  XLA_FFI_DataType_U8,
@@ -100,7 +98,7 @@ int laid_out(const Operator& op, const XLA_FFI_ByteSpan& name) {
 }
 
 XLA_FFI_Error* Call::read_scalar(int i, XLA_FFI_AttrType type, const void* value) {
-  const ScalarArgument& argument = op().scalars[i];
+  const ScalarInfo& argument = op().scalars[i];
   const auto* const found = static_cast<const XLA_FFI_Scalar*>(value);
   if (type != XLA_FFI_AttrType_SCALAR || found->dtype != kScalarTypes[argument.kind])
     return wrong("scalar '%s' is no scalar of %s", argument.name, kScalarNames[argument.kind]);
@@ -109,7 +107,7 @@ XLA_FFI_Error* Call::read_scalar(int i, XLA_FFI_AttrType type, const void* value
 }
 
 XLA_FFI_Error* Call::read_choice(int i, XLA_FFI_AttrType type, const void* value) {
-  const AttributeArgument& argument = op().attributes[i];
+  const AttributeInfo& argument = op().attributes[i];
   if (type != XLA_FFI_AttrType_STRING) return wrong("attribute '%s' is no string", argument.name);
   const auto* const found = static_cast<const XLA_FFI_ByteSpan*>(value);
   for (int32_t k = 0; k < argument.count; ++k) {
@@ -206,7 +204,7 @@ XLA_FFI_Error* Call::view_all(int32_t device) {
   int64_t argument = 0, result = 0;
   for (int i = 0; i < op().tensor_count; ++i) {
     if (!has(i)) continue;
-    const TensorArgument& declared = op().tensors[i];
+    const TensorInfo& declared = op().tensors[i];
     const void* read = nullptr;
     if (!declared.output) {
       if (frame.args.types[argument] != XLA_FFI_ArgType_BUFFER)

@@ -11,7 +11,7 @@ namespace aot_tune::xla {
 
 // What a handler is for: an operator on devices of one kind.
 struct Handler {
-  const python::Operator& op;
+  const Operator& op;
   const char* (*last_error)();
   DLDeviceType device;
 };

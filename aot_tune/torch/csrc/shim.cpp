@@ -22,7 +22,7 @@ Slot slots[kMaxSlots];
 int slot_count = 0;
 
 template <typename Number>
-Number whole(const Slot& slot, const ScalarArgument& argument, int64_t value) {
+Number whole(const Slot& slot, const ScalarInfo& argument, int64_t value) {
   using Limits = std::numeric_limits<Number>;
   const bool below = std::is_signed_v<Number> ? value < static_cast<int64_t>(Limits::min()) : value < 0;
   const bool above = sizeof(Number) < 8 && value > static_cast<int64_t>(Limits::max());
@@ -34,28 +34,28 @@ Number whole(const Slot& slot, const ScalarArgument& argument, int64_t value) {
   return static_cast<Number>(value);
 }
 
-Scalar scalar_of(const Slot& slot, const ScalarArgument& argument, StableIValue value) {
+Scalar scalar_of(const Slot& slot, const ScalarInfo& argument, StableIValue value) {
   using torch::stable::detail::to;
   switch (argument.kind) {
-    case ScalarArgument::kF32:
+    case ScalarInfo::kF32:
       return static_cast<float>(to<double>(value));
-    case ScalarArgument::kF64:
+    case ScalarInfo::kF64:
       return to<double>(value);
-    case ScalarArgument::kBool:
+    case ScalarInfo::kBool:
       return to<bool>(value);
-    case ScalarArgument::kI8:
+    case ScalarInfo::kI8:
       return whole<int8_t>(slot, argument, to<int64_t>(value));
-    case ScalarArgument::kI16:
+    case ScalarInfo::kI16:
       return whole<int16_t>(slot, argument, to<int64_t>(value));
-    case ScalarArgument::kI32:
+    case ScalarInfo::kI32:
       return whole<int32_t>(slot, argument, to<int64_t>(value));
-    case ScalarArgument::kI64:
+    case ScalarInfo::kI64:
       return to<int64_t>(value);
-    case ScalarArgument::kU8:
+    case ScalarInfo::kU8:
       return whole<uint8_t>(slot, argument, to<int64_t>(value));
-    case ScalarArgument::kU16:
+    case ScalarInfo::kU16:
       return whole<uint16_t>(slot, argument, to<int64_t>(value));
-    case ScalarArgument::kU32:
+    case ScalarInfo::kU32:
       return whole<uint32_t>(slot, argument, to<int64_t>(value));
     default:
       return whole<uint64_t>(slot, argument, to<int64_t>(value));
@@ -63,14 +63,14 @@ Scalar scalar_of(const Slot& slot, const ScalarArgument& argument, StableIValue 
 }
 
 // Whether a schema has None as the scalar's default, because the default is not a finite number.
-bool may_be_none(const ScalarArgument& argument) {
-  const bool single = argument.kind == ScalarArgument::kF32;
-  if (argument.required || (!single && argument.kind != ScalarArgument::kF64)) return false;
+bool may_be_none(const ScalarInfo& argument) {
+  const bool single = argument.kind == ScalarInfo::kF32;
+  if (argument.required || (!single && argument.kind != ScalarInfo::kF64)) return false;
   return !std::isfinite(single ? static_cast<double>(argument.value.f32) : argument.value.f64);
 }
 
 // Reads a scalar from the stack. A schema may have None for it; then returns false.
-bool take_scalar(const ScalarArgument& argument, StableIValue value, StableIValue* out) {
+bool take_scalar(const ScalarInfo& argument, StableIValue value, StableIValue* out) {
   *out = value;
   if (!may_be_none(argument)) return true;
   auto* const held = torch::stable::detail::to<StableIValue*>(value);
@@ -81,7 +81,7 @@ bool take_scalar(const ScalarArgument& argument, StableIValue value, StableIValu
 }
 
 // The index of an attribute's value, or -1. The caller frees its text.
-int32_t choice_of(const AttributeArgument& attribute, StringHandle text) {
+int32_t choice_of(const AttributeInfo& attribute, StringHandle text) {
   const char* chars = nullptr;
   torch_string_c_str(text, &chars);
   for (int32_t i = 0; i < attribute.count; ++i) {
@@ -90,7 +90,7 @@ int32_t choice_of(const AttributeArgument& attribute, StringHandle text) {
   return -1;
 }
 
-[[noreturn]] __attribute__((cold)) void wrong_choice(const Slot& slot, const AttributeArgument& attribute,
+[[noreturn]] __attribute__((cold)) void wrong_choice(const Slot& slot, const AttributeInfo& attribute,
                                                      const std::string& found) {
   std::string choices;
   for (int32_t i = 0; i < attribute.count; ++i)
@@ -134,7 +134,7 @@ void take(Call* call, StableIValue* stack) {
   }
   for (int k = 0; k < slot.taken; ++k) tensor(slot.tensors[slot.inputs + k], *next++);
   for (int i = 0; i < op.scalar_count; ++i) {
-    const ScalarArgument& argument = op.scalars[i];
+    const ScalarInfo& argument = op.scalars[i];
     call->scalars[i] = present[i] ? scalar_of(slot, argument, numbers[i]) : argument.value;
   }
   if (wrong >= 0) wrong_choice(slot, op.attributes[wrong], found);
@@ -240,8 +240,8 @@ AOT_TUNE_SHIM void* aot_tune_torch_namespace(const char* name) {
 AOT_TUNE_SHIM const char* aot_tune_torch_implement(void* space, const char* name, const void* library,
                                                    int index, const int8_t* tensors, int inputs, int taken,
                                                    int made, bool differentiable, PyObject* const* errors) {
-  const auto* const tables = static_cast<const Library*>(library);
-  if (tables->layout != kTablesLayout) return "another version of aot_tune built the module";
+  const auto* const tables = static_cast<const aot_tune::Library*>(library);
+  if (tables->layout != aot_tune::kTablesLayout) return "another version of aot_tune built the module";
   if (slot_count == kMaxSlots) return "it has room for 1024 overloads in a process";
   Slot& slot = slots[slot_count];
   slot.library = tables;

@@ -28,8 +28,6 @@ AOT_TUNE_WEAK const char AOT_TUNE_UNDEFINED;
 
 namespace aot_tune::torch_shim {
 
-using namespace aot_tune::python;
-
 constexpr uint8_t kComplex = 5;  // DLPack's code; no operator takes them
 
 // Frees the memory in which torch keeps an optional argument.

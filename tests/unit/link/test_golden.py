@@ -17,6 +17,7 @@ from aot_tune.link import DecisionNode, LibrarySpec, OperatorTable, SeenCalls, T
 from aot_tune.link.dispatch import render_dispatch
 from aot_tune.link.generate import render_header, render_module, render_stub
 from aot_tune.link.manifest import render_manifest
+from aot_tune.link.operator_tables import render_tables
 from aot_tune.spec import Kernel, Operator, Tensor, dim, problem, stride
 from aot_tune.support.installed_paths import BINDING, RUNTIME
 
@@ -96,13 +97,16 @@ def rendered() -> dict[str, str]:
     return {
         "ops.h": header,
         "dispatch.cpp": render_dispatch(small_spec(), "{}\n"),
+        "operator_tables.h": render_tables(spec),
         "module.cpp": render_module(spec),
         "ops.pyi": render_stub(spec),
         "manifest.json": render_manifest(spec, {spec.header: header}),
     }
 
 
-@pytest.mark.parametrize("name", ["ops.h", "dispatch.cpp", "module.cpp", "ops.pyi", "manifest.json"])
+@pytest.mark.parametrize(
+    "name", ["ops.h", "dispatch.cpp", "operator_tables.h", "module.cpp", "ops.pyi", "manifest.json"]
+)
 def test_golden(name: str) -> None:
     text = rendered()[name]
     if os.environ.get("UPDATE_GOLDEN"):
@@ -119,6 +123,7 @@ def test_text_that_c_could_misread(tmp_path: Path) -> None:
     (tmp_path / "aot_tune").mkdir()
     (tmp_path / "aot_tune" / "ops.h").write_text(render_header(spec))
     (tmp_path / "dispatch.cpp").write_text(render_dispatch(spec, odd))
+    (tmp_path / "operator_tables.h").write_text(render_tables(spec))
     (tmp_path / "module.cpp").write_text(render_module(spec))
     folders = (tmp_path, RUNTIME, RUNTIME / "include", BINDING)
     flags = ["-std=c++17", "-trigraphs", "-Wall", "-Wextra", "-Werror", *(f"-I{f}" for f in folders)]

@@ -14,6 +14,7 @@ import pytest
 
 from aot_tune.link import LibrarySpec, OperatorTable
 from aot_tune.link.generate import python_signature, render_header, render_module
+from aot_tune.link.operator_tables import render_tables
 from aot_tune.spec import Attribute, Operator, Scalar, Tensor, dims
 from aot_tune.spec.operator import check_unique_operators
 from aot_tune.support.errors import SpecError
@@ -57,6 +58,7 @@ def test_defaults_that_have_no_literal(tmp_path: Path) -> None:
     spec = extreme_library()
     (tmp_path / spec.header).parent.mkdir(exist_ok=True)
     (tmp_path / spec.header).write_text(render_header(spec))
+    (tmp_path / "operator_tables.h").write_text(render_tables(spec))
     includes = [BINDING, RUNTIME, sysconfig.get_paths()["include"]]
     compiled(render_module(spec), tmp_path, "-std=c++17", *(f"-I{folder}" for folder in includes))
     for name, standard in (("a.cpp", "c++20"), ("a.c", "c11")):

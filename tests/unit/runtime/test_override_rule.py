@@ -24,20 +24,20 @@ PROGRAM = """
 using namespace aot_tune;
 
 namespace {
-constexpr TensorInfo kTensors[] = {{"a", "[M, K]", "f32", 2, 32, 2, false, false, -1},
-                                   {"bias", "[N]", "f32", 2, 32, 1, false, true, -1},
-                                   {"out", "[M, N]", "f32", 2, 32, 2, true, false, -1}};
-constexpr OperatorInfo kOperator = {"gemm", kTensors, 3, nullptr, 0}, kOther = {"softmax", kTensors, 1, nullptr, 0};
+constexpr TensorInfo kTensors[] = {{"a", "[M, K]", "f32", {2, 32, "float32"}, 2, 0, false, false},
+                                   {"bias", "[N]", "f32", {2, 32, "float32"}, 1, 0, false, true},
+                                   {"out", "[M, N]", "f32", {2, 32, "float32"}, 2, 0, true, false}};
 constexpr const char* kDims[] = {"M", "N"};
-constexpr const char* kTypes[] = {"f32", "bf16", "f16"};
+constexpr const char* kNames[] = {"f32", "bf16", "f16"};
 constexpr const char* kActivations[] = {"none", "relu", "gelu"};
-constexpr AttributeInfo kDTypes[] = {{"T", kTypes, 3}}, kAttributes[] = {{"activation", kActivations, 3}};
-constexpr int32_t kByName[] = {0, 1, 2};
+constexpr VariableInfo kVariables[] = {{{"T", kNames, 3}, nullptr}};
+constexpr AttributeInfo kAttributes[] = {{"activation", kActivations, 3}};
+constexpr OperatorInfo kOperator = {"gemm", kTensors, 3, nullptr, 0, kAttributes, 1, kDims, 2, kVariables, 1, nullptr};
+constexpr OperatorInfo kOther = {"softmax", kTensors, 1, nullptr, 0, nullptr, 0, nullptr, 0, nullptr, 0, nullptr};
 const VariantInfo kVariants[] = {{"plain", "cpu", "plain", "", nullptr, 1, 0},
                                  {"packed_1", "cpu", "packed", "", nullptr, 1, 0},
                                  {"packed_2", "cpu", "packed", "", nullptr, 1, 0}};
-const FactsInfo kGemm = {&kOperator, kDims, 2, kDTypes, 1, kAttributes, 1, kByName, kVariants, 3};
-const FactsInfo kSoftmax = {&kOther, nullptr, 0, nullptr, 0, nullptr, 0, kByName, kVariants, 1};
+const FactsInfo kGemm = {&kOperator, kVariants, 3}, kSoftmax = {&kOther, kVariants, 1};
 const FactsInfo* const kOperators[] = {&kGemm, &kSoftmax};
 }  // namespace
 

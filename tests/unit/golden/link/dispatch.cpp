@@ -4,6 +4,7 @@
 #include "cpu_threads.h"
 #include "expected.h"
 #include "known.h"
+#include "operator_tables.h"
 #include "plain.h"
 #include "runtime.h"
 #include "trace.h"
@@ -53,15 +54,10 @@ extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_get_num_threads(void) { return get_n
 
 // ---- twice ----
 
+namespace aot_tune {
 namespace {
 namespace operator_twice {
 
-constexpr DTypeInfo kDTypes_T[] = {{"f32", 2, 32}, {"bf16", 4, 16}};
-constexpr VariableInfo kVariables[] = {{"T", kDTypes_T, 2}};
-constexpr TensorInfo kTensors[] = {
-    {"x", "[N]", "f32 or bf16", 2, 32, 1, true, false, 0, true},
-};
-constexpr OperatorInfo kOperator = {"twice", kTensors, 1, kVariables, 1};
 const Backend* const kBackends[] = {&backend_cpu, &backend_cuda};
 
 const VariantInfo kInfo[] = {
@@ -133,11 +129,7 @@ int32_t read(Call& c_, bool data_, const DLTensor* x) {
   return AOT_TUNE_OK;
 }
 
-constexpr const char* const kDimNames[] = {"N"};
-constexpr const char* const kDTypeNames_T[] = {"f32", "bf16"};
-constexpr AttributeInfo kDTypeFacts[] = {{"T", kDTypeNames_T, 2}};
-constexpr int32_t kTensorsByName[] = {0};
-constexpr FactsInfo kFacts = {&kOperator, kDimNames, 1, kDTypeFacts, 1, nullptr, 0, kTensorsByName, kInfo, 4};
+constexpr FactsInfo kFacts = {&kOperator, kInfo, 4};
 
 void read_facts(const Call& c, int64_t* facts) {
   const int64_t values[] = {c.d_N, c.y_T, 1};
@@ -512,7 +504,7 @@ int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
   text.add("operator: %s\n", kOperator.name);
   text.add("device: %s level %d\n", c.backend->family, static_cast<int>(c.level));
   text.add("dim: N=%lld\n", static_cast<long long>(c.d_N));
-  text.add("dtype: T=%s\n", kDTypes_T[c.y_T].name);
+  text.add("dtype: T=%s\n", kChoices_T[c.y_T]);
   const DLTensor* const given[] = {c.t_x};
   explain_tensors(text, kOperator, given, c.view);
   if (c.empty) {
@@ -551,7 +543,9 @@ int32_t explain(const Call& c, const aot_tune_exec* exec, Text& text) {
 
 }  // namespace operator_twice
 }  // namespace
+}  // namespace aot_tune
 
+namespace aot_tune {
 namespace {
 namespace operator_twice {
 
@@ -579,6 +573,7 @@ __attribute__((noinline)) int32_t call_anew(const DLTensor* x, const aot_tune_ex
 
 }  // namespace operator_twice
 }  // namespace
+}  // namespace aot_tune
 
 extern "C" AOT_TUNE_PUBLIC int32_t aot_tune_twice(const DLTensor* x, const aot_tune_exec* exec) {
   const aot_tune::CallThreads threads_;

@@ -1,160 +1,21 @@
 // The Python module ops of libaot_tune_ops.so. Written by aot_tune.
 #include "call.h"
-#include "aot_tune/ops.h"
+#include "operator_tables.h"
 
 namespace aot_tune::python {
 namespace {
 
-// ---- gemm ----
-
-constexpr TensorArgument kTensors_gemm[] = {
-    {"a", {"float32", 2, 32}, 2, -1, false, false, false, false, -1, true},
-    {"b", {"float32", 2, 32}, 2, -1, false, false},
-    {"bias", {"float32", 2, 32}, 1, -1, false, true},
-    {"residual", {"float32", 2, 32}, 2, -1, false, true, false, false, -1, true},
-    {"out", {"float32", 2, 32}, 2, -1, true, false, false, false, -1, true},
-};
-constexpr const char* kChoices_gemm_activation[] = {"none", "relu"};
-constexpr AttributeArgument kAttributes_gemm[] = {{"activation", kChoices_gemm_activation, 2}};
-constexpr const char* kDims_gemm[] = {"M", "N", "K"};
-
-struct Functions_gemm {
-  static int32_t call(Tensors t, const Scalar* s, const int32_t* c, const aot_tune_exec* exec) {
-    (void)s;
-    (void)c;
-    return aot_tune_gemm(t[0], t[1], t[2], t[3], t[4], c[0], exec);
-  }
-  static int32_t explain(Tensors t, const Scalar* s, const int32_t* c, const aot_tune_exec* exec, char* buffer,
-                         size_t size) {
-    (void)s;
-    (void)c;
-    return aot_tune_gemm_explain(t[0], t[1], t[2], t[3], t[4], c[0], exec, buffer, size);
-  }
-  static int32_t is_tuned(Tensors t, const Scalar* s, const int32_t* c, int32_t* tuned) {
-    (void)s;
-    (void)c;
-    return aot_tune_gemm_is_tuned(t[0], t[1], t[2], t[3], t[4], c[0], tuned);
-  }
-  static bool bind(Tensors t, const Scalar* s, int64_t* dims) {
-    if (t[0] == nullptr || t[0]->ndim != 2) return false;
-    if (t[1] == nullptr || t[1]->ndim != 2) return false;
-    dims[0] = t[0]->shape[0];
-    dims[1] = t[1]->shape[1];
-    dims[2] = t[0]->shape[1];
-    (void)t;
-    (void)s;
-    (void)dims;
-    return true;
-  }
-  static void shape(int tensor, const int64_t* dims, int64_t* extents) {
-    (void)dims;
-    switch (tensor) {
-      case 0:
-        extents[0] = dims[0];
-        extents[1] = dims[2];
-        break;
-      case 1:
-        extents[0] = dims[2];
-        extents[1] = dims[1];
-        break;
-      case 2:
-        extents[0] = dims[1];
-        break;
-      case 3:
-        extents[0] = dims[0];
-        extents[1] = dims[1];
-        break;
-      case 4:
-        extents[0] = dims[0];
-        extents[1] = dims[1];
-        break;
-      default:
-        break;
-    }
-  }
-};
-
-constexpr Operator kOperator_gemm = {"gemm", kTensors_gemm, 5, nullptr, 0, kAttributes_gemm, 1, kDims_gemm, 3, nullptr, 0, Functions_gemm::call, Functions_gemm::explain, Functions_gemm::is_tuned, Functions_gemm::bind, Functions_gemm::shape};
-
 PyObject* call_gemm(PyObject* module, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) {
-  return call<kOperator_gemm>(module, 0, arguments, count, keywords);
+  return call<operator_gemm::kCalls>(module, 0, arguments, count, keywords);
 }
 
-// ---- rms_norm ----
-
-constexpr TensorArgument kTensors_rms_norm[] = {
-    {"x", {"float32", 2, 32}, 2, -1, false, false, false, false, -1, true},
-    {"weight", {"float32", 2, 32}, 1, -1, false, false},
-    {"residual", {"float32", 2, 32}, 2, -1, false, true, false, false, -1, true},
-    {"out", {"float32", 2, 32}, 2, -1, true, false, false, false, -1, true},
-    {"residual_out", {"float32", 2, 32}, 2, -1, true, true, false, false, -1, true},
-};
-constexpr ScalarArgument kScalars_rms_norm[] = {{"eps", ScalarArgument::kF32, {static_cast<float>(1e-05)}}};
-constexpr const char* kDims_rms_norm[] = {"M", "N"};
-
-struct Functions_rms_norm {
-  static int32_t call(Tensors t, const Scalar* s, const int32_t* c, const aot_tune_exec* exec) {
-    (void)s;
-    (void)c;
-    return aot_tune_rms_norm(t[0], t[1], t[2], t[3], t[4], s[0].f32, exec);
-  }
-  static int32_t explain(Tensors t, const Scalar* s, const int32_t* c, const aot_tune_exec* exec, char* buffer,
-                         size_t size) {
-    (void)s;
-    (void)c;
-    return aot_tune_rms_norm_explain(t[0], t[1], t[2], t[3], t[4], s[0].f32, exec, buffer, size);
-  }
-  static int32_t is_tuned(Tensors t, const Scalar* s, const int32_t* c, int32_t* tuned) {
-    (void)s;
-    (void)c;
-    return aot_tune_rms_norm_is_tuned(t[0], t[1], t[2], t[3], t[4], s[0].f32, tuned);
-  }
-  static bool bind(Tensors t, const Scalar* s, int64_t* dims) {
-    if (t[0] == nullptr || t[0]->ndim != 2) return false;
-    dims[0] = t[0]->shape[0];
-    dims[1] = t[0]->shape[1];
-    (void)t;
-    (void)s;
-    (void)dims;
-    return true;
-  }
-  static void shape(int tensor, const int64_t* dims, int64_t* extents) {
-    (void)dims;
-    switch (tensor) {
-      case 0:
-        extents[0] = dims[0];
-        extents[1] = dims[1];
-        break;
-      case 1:
-        extents[0] = dims[1];
-        break;
-      case 2:
-        extents[0] = dims[0];
-        extents[1] = dims[1];
-        break;
-      case 3:
-        extents[0] = dims[0];
-        extents[1] = dims[1];
-        break;
-      case 4:
-        extents[0] = dims[0];
-        extents[1] = dims[1];
-        break;
-      default:
-        break;
-    }
-  }
-};
-
-constexpr Operator kOperator_rms_norm = {"rms_norm", kTensors_rms_norm, 5, kScalars_rms_norm, 1, nullptr, 0, kDims_rms_norm, 2, nullptr, 0, Functions_rms_norm::call, Functions_rms_norm::explain, Functions_rms_norm::is_tuned, Functions_rms_norm::bind, Functions_rms_norm::shape};
-
 PyObject* call_rms_norm(PyObject* module, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) {
-  return call<kOperator_rms_norm>(module, 1, arguments, count, keywords);
+  return call<operator_rms_norm::kCalls>(module, 1, arguments, count, keywords);
 }
 
 constexpr Operator kOperators[] = {
-    kOperator_gemm,
-    kOperator_rms_norm,
+    operator_gemm::kCalls,
+    operator_rms_norm::kCalls,
 };
 
 }  // namespace

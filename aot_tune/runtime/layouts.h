@@ -1,12 +1,12 @@
-// The order of a tensor's axes in memory. Python is not needed.
-#ifndef AOT_TUNE_LINK_LAYOUTS_H_
-#define AOT_TUNE_LINK_LAYOUTS_H_
+// The order of a tensor's axes in memory.
+#ifndef AOT_TUNE_RUNTIME_LAYOUTS_H_
+#define AOT_TUNE_RUNTIME_LAYOUTS_H_
 
 #include <cstdint>
 
 #include "tables.h"
 
-namespace aot_tune::python {
+namespace aot_tune {
 
 // The axes of a tensor from the slowest to the fastest. False if they are in that order already, or if some
 // are broadcast. An axis of extent 1 counts as in a row-major tensor.
@@ -56,6 +56,6 @@ inline bool as_one(const DLTensor& tensor, int count, int64_t* extent, int64_t* 
   return whole;
 }
 
-}  // namespace aot_tune::python
+}  // namespace aot_tune
 
-#endif  // AOT_TUNE_LINK_LAYOUTS_H_
+#endif  // AOT_TUNE_RUNTIME_LAYOUTS_H_

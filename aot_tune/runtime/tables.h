@@ -1,14 +1,14 @@
-// What a library's operators take and return: tables that generated code fills in. Reading them does not need
-// Python.
-#ifndef AOT_TUNE_LINK_TABLES_H_
-#define AOT_TUNE_LINK_TABLES_H_
+// What a library's operators take and return: tables that generated code fills in. The library, its Python
+// module and XLA's handlers are compiled with the same ones.
+#ifndef AOT_TUNE_RUNTIME_TABLES_H_
+#define AOT_TUNE_RUNTIME_TABLES_H_
 
 #include <cstddef>
 #include <cstdint>
 
 #include "aot_tune/base.h"
 
-namespace aot_tune::python {
+namespace aot_tune {
 
 constexpr int kMaxRank = 8;
 constexpr int kMaxTensors = 16;
@@ -18,39 +18,41 @@ constexpr int kMaxDims = 16;
 constexpr int kMaxVariables = 4;
 
 struct DType {
-  const char* name;  // as frameworks spell it: "float32", "bfloat16"
   uint8_t code;
   uint8_t bits;
+  const char* framework;  // as frameworks spell it: "float32", "bfloat16"
   // Whether numpy and the array API have this dtype.
   constexpr bool standard() const {
     return code == kDLInt || code == kDLUInt || code == kDLFloat || code == kDLBool;
   }
 };
 
-struct DTypeChoice {
-  const char* name;  // ours: "f32"
-  DType type;
-};
-
-// A dtype that several tensors share. In a call it is one of its choices.
-struct DTypeVariable {
+struct AttributeInfo {
   const char* name;
-  const DTypeChoice* choices;
+  const char* const* choices;
   int32_t count;
 };
 
-struct TensorArgument {
+// A dtype that several tensors share. In a call it is one of its choices, which are named as we do: "f32".
+struct VariableInfo : AttributeInfo {
+  const DType* types;
+};
+
+struct TensorInfo {
   const char* name;
-  DType type;  // with a variable, its first choice
+  const char* shape;  // as declared, for messages: "[M, K]"
+  const char* dtype;  // for messages: "f32", or all choices of a variable: "f32, bf16 or f16"
+  DType type;         // with a variable, its first choice
   int8_t rank;
   int8_t variable;  // index of its dtype variable, or -1
   bool output;
   bool optional;
-  bool inout = false;  // an input that is also written
-  constexpr bool written() const { return output || inout; }
+  bool inout = false;     // an input that is also written
   bool required = false;  // for an output: it tells a dim or dtype of the call
   int8_t layout_of = -1;  // for a new output: the input whose order of axes it gets
   bool folds = false;     // its first axis stands for any number of leading dims
+  uint32_t aliases = 0;   // if it is written: a bit for each tensor whose memory it may use
+  constexpr bool written() const { return output || inout; }
 };
 
 union Scalar {
@@ -79,7 +81,7 @@ union Scalar {
   constexpr Scalar(uint64_t value) : u64(value) {}
 };
 
-struct ScalarArgument {
+struct ScalarInfo {
   const char* name;
   enum Kind : uint8_t { kF32, kF64, kBool, kI8, kI16, kI32, kI64, kU8, kU16, kU32, kU64 } kind;
   Scalar value;  // the value if the caller gives none
@@ -87,34 +89,43 @@ struct ScalarArgument {
   int8_t binds = -1;  // index of the dim that it gives
 };
 
-struct AttributeArgument {
-  const char* name;
-  const char* const* choices;
-  int32_t count;
-};
-
 using Tensors = const DLTensor* const*;
 
-struct Operator {
+struct OperatorInfo {
   const char* name;
-  const TensorArgument* tensors;
-  int tensor_count;
-  const ScalarArgument* scalars;
-  int scalar_count;
-  const AttributeArgument* attributes;
-  int attribute_count;
+  const TensorInfo* tensors;
+  int32_t tensor_count;
+  const ScalarInfo* scalars;
+  int32_t scalar_count;
+  const AttributeInfo* attributes;
+  int32_t attribute_count;
   const char* const* dims;
-  int dim_count;
-  const DTypeVariable* variables;
-  int variable_count;
+  int32_t dim_count;
+  const VariableInfo* variables;
+  int32_t variable_count;
+  // An extent without a value, because it divides by zero or needs more than 64 bits, is -1.
+  void (*shape)(int tensor, const int64_t* dims, int64_t* extents);
+};
+
+// Whether a tensor that is written may use exactly another tensor's memory.
+constexpr bool may_alias(const OperatorInfo& op, size_t output, size_t other) {
+  return (op.tensors[output].aliases >> other & 1u) != 0;
+}
+
+// An operator with the library's functions for it, which take arguments as arrays.
+struct Operator : OperatorInfo {
   int32_t (*call)(Tensors, const Scalar*, const int32_t*, const aot_tune_exec*);
   int32_t (*explain)(Tensors, const Scalar*, const int32_t*, const aot_tune_exec*, char*, size_t);
   int32_t (*is_tuned)(Tensors, const Scalar*, const int32_t*, int32_t*);
   // Reads the dims from tensors and scalars. False if a tensor is missing or has another number of axes.
   bool (*bind)(Tensors, const Scalar*, int64_t* dims);
-  // An extent without a value, because it divides by zero or needs more than 64 bits, is -1.
-  void (*shape)(int tensor, const int64_t* dims, int64_t* extents);
 };
+
+// A function of C that takes the arguments one by one, as one that takes them as arrays.
+template <typename Pass, auto Function, typename... More>
+int32_t by_arrays(Tensors tensors, const Scalar* scalars, const int32_t* attributes, More... more) {
+  return Pass::to(Function, tensors, scalars, attributes, more...);
+}
 
 struct Library {
   uint64_t layout;  // kTablesLayout
@@ -130,13 +141,13 @@ struct Library {
 };
 
 // Tells code in other libraries if it was compiled with other tables than a module.
-constexpr uint64_t kTablesLayout = sizeof(TensorArgument) | sizeof(ScalarArgument) << 8 |
-                                   sizeof(AttributeArgument) << 16 | sizeof(Operator) << 24 |
+constexpr uint64_t kTablesLayout = sizeof(TensorInfo) | sizeof(ScalarInfo) << 8 |
+                                   sizeof(AttributeInfo) << 16 | sizeof(Operator) << 24 |
                                    static_cast<uint64_t>(sizeof(Library)) << 40;
 
 // The name of a module's capsule for code in other libraries. It contains the version of this file.
-constexpr char kTablesCapsule[] = "aot_tune.tables.1";
+constexpr char kTablesCapsule[] = "aot_tune.tables.2";
 
-}  // namespace aot_tune::python
+}  // namespace aot_tune
 
-#endif  // AOT_TUNE_LINK_TABLES_H_
+#endif  // AOT_TUNE_RUNTIME_TABLES_H_
