@@ -1,34 +1,36 @@
-"""Devices of one model that measure together: whether they agree, what is linked for them, and who does which job."""
+"""The compilers and devices of one model that do what a plan wants, each in a thread; and whether devices agree."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import queue
 import statistics
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 
 import msgspec
 
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.bench.times import median_error
 from aot_tune.compile import Object, Variant
 from aot_tune.compile.batches import Task
 from aot_tune.pipeline.evidence import Evidence
+from aot_tune.pipeline.measuring.builder import Arrived, CompileBatch, CompilersEnded, Event, Job, Measured
 from aot_tune.pipeline.measuring.lazy_bench import BenchFiles, LazyBench
 from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.session import Session
 from aot_tune.spec import Operator, Problem
 from aot_tune.support.errors import AotTuneError, ToolchainError, WorkerError
-from aot_tune.support.interrupts import end_all
+from aot_tune.support.interrupts import AGAIN, end_all
+from aot_tune.support.run_program import kill_running
 
-__all__ = ["BenchLinker", "DevicePool", "Job", "More", "check_agreement"]
+__all__ = ["DevicePool", "check_agreement"]
 
 _FLOOR = 0.03
 """Relative difference that equal devices may have, because each has its own clock."""
@@ -40,16 +42,6 @@ _FLOPS_PER_BYTE = 16.0
 """More FLOPs per byte would make a generic kernel slow."""
 _SCREENS = 3
 _Probe = tuple[Operator, Problem, Variant]
-
-Job = Callable[[Measurer], object]
-"""A device's job. If it returns False, it did nothing."""
-
-More = Callable[[], Sequence[tuple[int, Job]]]
-"""Gives jobs to an idle device. Any device's thread may ask, one at a time."""
-
-_LOOK = 0.1
-"""Seconds after which an idle device looks again: compilers may have finished something."""
-_Given = tuple[int, list[Job]]
 
 _SLOW, _LARGE_PART = 10.0, 1 / 3
 """References of an operator that take so many seconds, and such a part of the measuring, are worth a line."""
@@ -85,13 +77,15 @@ def check_agreement(
         session.progress.line(f"NOTE no probe ran on any of the {len(pool.members)} devices: they count as equal")
         return
     ratios = _deviations(times)
-    for i, bench in reversed(list(enumerate(pool.benches))):
+    for i, member in reversed(list(enumerate(pool.members))):
         told = probed.get(i, "it gave no time")
         if i in times and abs(ratios[i][0] - 1.0) <= ratios[i][1]:
             continue
         why = told if isinstance(told, str) else f"it takes {ratios[i][0]:.3f} x the others' time for the same probe"
-        session.progress.line(f"LEFT OUT {bench.device.name} {bench.device.unit}: {why}; nothing is measured on it")
-        pool.leave_out(i)
+        session.progress.line(
+            f"LEFT OUT {member.bench.device.name} {member.bench.device.unit}: {why}; nothing is measured on it"
+        )
+        pool.leave_out(member)
     if len(pool.members) > 1:
         kept = ", ".join(f"{ratios[i][0]:.3f}" for i in sorted(times) if abs(ratios[i][0] - 1.0) <= ratios[i][1])
         session.progress.line(f"{len(pool.members)} devices agree on a probe: {kept} x its median time")
@@ -151,7 +145,7 @@ def _time(
         results[i] = msgspec.structs.replace(screens[0], screen=samples)
 
 
-class BenchLinker:
+class _BenchLinker:
     """Links for all devices of a pool before anything is timed, because a linker could disturb timing.
 
     If a candidate does not link, the error is reported when it is measured.
@@ -160,11 +154,6 @@ class BenchLinker:
     def __init__(self, session: Session, pool: DevicePool, evidences: Sequence[Evidence]) -> None:
         self._session, self._pool = session, pool
         self._of = {evidence.operator.name: evidence for evidence in evidences}
-
-    @property
-    def evidence(self) -> list[Evidence]:
-        """What is known of the operators."""
-        return list(self._of.values())
 
     def after(self, variant: Variant, compiled: Object) -> Task | None:
         """What links a new object; None if all its screens are known or if there is no object."""
@@ -188,192 +177,8 @@ class BenchLinker:
             self._pool.shared.link(variant.candidate.backend, compiled, variant.rendered.compile)
 
 
-def _nothing() -> Sequence[tuple[int, Job]]:
-    return ()
-
-
-def _alike(_number: int) -> str:
-    return ""
-
-
-class _PoolJobs:
-    """Jobs that devices take one after the other: first their own, then free ones, then those of another device.
-
-    Idle devices ask for `more` while another device is at work, because its work may lead to new jobs. A number is on
-    one device at a time. `homes` maps a number to the device that has prepared its problem. Among free numbers, a
-    device prefers one whose `of` it works on already, because its workers have loaded what it needs; then one whose
-    `of` has the fewest devices. `lost` are devices that gave up, and why. The last device never gives up.
-    """
-
-    def __init__(
-        self,
-        members: Sequence[Measurer],
-        homes: dict[int, Measurer],
-        jobs: Iterable[tuple[int, Job]],
-        more: More = _nothing,
-        of: Callable[[int], str] = _alike,
-    ) -> None:
-        self._homes, self._more, self._of = homes, more, of
-        self._changed, self._asking = threading.Condition(), threading.Lock()
-        self._left, self._failed = len(members), set[int]()
-        self.lost: list[tuple[Measurer, WorkerError]] = []
-        self._own: dict[int, deque[_Given]] = {id(m): deque() for m in members}
-        self._free: deque[_Given] = deque()
-        self._busy: set[int] = set()
-        self._turns = 0
-        self._ended = self._done = False
-        self._add(jobs)
-
-    def _add(self, jobs: Iterable[tuple[int, Job]]) -> bool:
-        """Add jobs. Returns whether there were any."""
-        together: dict[int, list[Job]] = {}
-        for number, job in jobs:
-            together.setdefault(number, []).append(job)
-        for number, given in together.items():
-            home = self._homes.get(number)
-            (self._free if home is None else self._own[id(home)]).append((number, given))
-        return bool(together)
-
-    def work(self, member: Measurer) -> None:
-        """Do jobs on a device until nothing is left, or until this or another device fails."""
-        while not member.ended and (turn := self._next(member)):
-            number, jobs, before = turn
-            done: list[object] = []
-            with self._at_work(member, number):
-                try:
-                    for job in jobs:
-                        if not member.ended:
-                            done.append(job(member))
-                except WorkerError as error:
-                    if member.over or not self._gives_up(member, number, jobs[len(done) :], error):
-                        raise
-                    return
-                if all(result is False for result in done):  # nothing was prepared
-                    with self._changed:
-                        if before is None:
-                            del self._homes[number]
-                        else:
-                            self._homes[number] = before
-
-    @contextmanager
-    def _at_work(self, member: Measurer, number: int) -> Iterator[None]:
-        """A device works on a number. If that fails, the others do not wait for more."""
-        begun = time.monotonic()
-        try:
-            yield
-        except BaseException:
-            self._ended = True
-            raise
-        finally:
-            member.worked(time.monotonic() - begun)
-            with self._changed:
-                self._busy.discard(number)
-                self._turns += 1
-                self._changed.notify_all()
-
-    def _gives_up(self, member: Measurer, number: int, jobs: list[Job], error: WorkerError) -> bool:
-        """Give the rest of a number's jobs, and all the device's other jobs, to others. Returns whether they can.
-
-        If a number's jobs have failed on another device before, it is not the device's fault.
-        """
-        with self._changed:
-            if self._left == 1 or number in self._failed:
-                return False
-            self._left -= 1
-            self._failed.add(number)
-            self.lost.append((member, error))
-            self._free.append((number, jobs))
-            self._free.extend(self._own[id(member)])
-            self._own[id(member)].clear()
-            for theirs in [n for n, home in self._homes.items() if home is member]:
-                del self._homes[theirs]
-            return True
-
-    def _next(self, member: Measurer) -> tuple[int, list[Job], Measurer | None] | None:
-        """The next number, which now belongs to this device, its jobs, and its earlier device. Waits if necessary."""
-        while not (self._ended or member.ended):
-            with self._changed:
-                if turn := self._taken(member):
-                    return turn
-                if self._done and not self._waits():
-                    return None
-                turns = self._turns
-            if self._asking.acquire(blocking=False):  # otherwise another device is asking
-                try:
-                    jobs = self._more()
-                except BaseException:
-                    self._ended = True
-                    raise
-                finally:
-                    self._asking.release()
-                with self._changed:
-                    if self._add(jobs):
-                        self._changed.notify_all()
-                        continue
-                    if turns != self._turns:  # a job that ended meanwhile may have led to new ones
-                        continue
-                    if not self._busy and not self._waits():
-                        self._done = True
-                        self._changed.notify_all()
-                        return None
-            with self._changed:
-                self._changed.wait(_LOOK)
-        return None
-
-    def _waits(self) -> bool:
-        return bool(self._free) or any(self._own.values())
-
-    def _taken(self, member: Measurer) -> tuple[int, list[Job], Measurer | None] | None:
-        mine = {self._of(n) for n, home in self._homes.items() if home is member}
-        turn = self._first(self._own[id(member)]) or self._picked(mine) or self._from_another(mine)
-        if turn is None:
-            return None
-        number, jobs = turn
-        before = self._homes.get(number)
-        self._homes[number] = member
-        self._busy.add(number)
-        return number, jobs, before
-
-    def _first(self, waiting: deque[_Given]) -> _Given | None:
-        """Take the first number on which no device is at work."""
-        turn = next((given for given in waiting if given[0] not in self._busy), None)
-        if turn is not None:
-            waiting.remove(turn)
-        return turn
-
-    def _from_another(self, mine: set[str]) -> _Given | None:
-        """Take what another device would do last. Prefer an `of` that this device works on, then the busiest device."""
-        choices = [
-            (self._of(given[0]) not in mine, -len(queue), -position, queue, given)
-            for queue in self._own.values()
-            for position, given in enumerate(queue)
-            if given[0] not in self._busy
-        ]
-        if not choices:
-            return None
-        *_, queue, turn = min(choices, key=lambda f: f[:3])
-        queue.remove(turn)
-        return turn
-
-    def _picked(self, mine: set[str]) -> _Given | None:
-        """Take a free number."""
-        free = [given for given in self._free if given[0] not in self._busy]
-        if not free:
-            return None
-        at = Counter(of for of, _ in {(self._of(n), id(home)) for n, home in self._homes.items()})
-        left = Counter(self._of(n) for n, _ in free)
-
-        def rank(given: _Given) -> tuple[bool, int, int]:
-            of = self._of(given[0])
-            return of not in mine, at[of], -left[of]
-
-        turn = min(free, key=rank)
-        self._free.remove(turn)
-        return turn
-
-
 class DevicePool:
-    """A context manager. All `devices` have the same digest, so it does not matter which of them measured what.
+    """A context manager, and a `Runner`. All `devices` have the same digest, so it does not matter which measured what.
 
     A device is left out if a probe finds that it differs, or if it can have no worker any more.
     """
@@ -381,17 +186,19 @@ class DevicePool:
     def __init__(self, session: Session, devices: list[Device]) -> None:
         self._session = session
         self.shared = BenchFiles(session, len(devices), lambda: any(m.over for m in self.members))
-        self.benches = [LazyBench(session, d, session.turn, shared=self.shared) for d in devices]
-        self.members = [Measurer(b) for b in self.benches]
+        self.members = [Measurer(LazyBench(session, d, session.turn, shared=self.shared)) for d in devices]
         # A worker dies with the thread that started it, so each bench keeps one thread for its whole life.
-        self._threads = [ThreadPoolExecutor(1) for _ in devices] if len(devices) > 1 else []
+        self._threads = {m: ThreadPoolExecutor(1) for m in self.members}
         self._gone: list[Measurer] = []
-        self._homes: dict[int, Measurer] = {}
+        self._working: dict[Measurer, Future[object]] = {}
+        self._compiling: threading.Thread | None = None
+        self._events: queue.Queue[Event] = queue.Queue()
+        self._stopping = threading.Event()
 
     @property
     def device(self) -> Device:
         """The first of the devices."""
-        return self.benches[0].device
+        return self.members[0].bench.device
 
     def start(self) -> None:
         """Start the workers without waiting for them, because importing frameworks takes seconds.
@@ -448,73 +255,107 @@ class DevicePool:
         """Whether the store has the race of these candidates on a problem."""
         return self.members[0].knows_race(operator, problem, entrants)
 
-    def each(
-        self,
-        jobs: Iterable[tuple[int, Job]],
-        more: More = lambda: (),
-        of: Callable[[int], str] = lambda _number: "",
-    ) -> None:
-        """Do all jobs. Those with the same number run on one device, in their order.
+    @property
+    def devices(self) -> Sequence[Measurer]:
+        """See `Runner`."""
+        return self.members
 
-        A number stays with the device that had it before; a new one goes to the first device that is idle. An idle
-        device may also take a number from the device that has most: preparing its problem again is shorter than most
-        jobs. The first job that fails ends the others. When no job is left, a device asks for `more`, until there is
-        none and no other device is busy. Numbers with the same `of`, such as an operator, go to the same devices where
-        possible.
+    def measure(self, device: Measurer, job: Job) -> None:
+        """See `Runner`."""
+        self._working[device] = self._threads[device].submit(self._work, device, job)
 
-        If the workers of one device fail and there are others, these do the rest, and a line says so. The failed job
-        starts again from its beginning.
-        """
-        if not self._threads:
-            waiting: Sequence[tuple[int, Job]] = list(jobs)
-            while waiting or (waiting := more()):
-                for _, job in waiting:
-                    job(self.members[0])
-                waiting = ()
-            return
-        turns = _PoolJobs(self.members, self._homes, jobs, more, of)
-        self.each_member(turns.work)
-        while turns.lost:
-            for member, error in turns.lost:
-                device = self.leave_out(self.members.index(member))
-                told = "; ".join(filter(None, (error.what, error.why, error.fix, "the other devices measure the rest")))
-                self._session.progress.line(f"LOST {device.name} {device.unit}: {told}")
-            turns.lost.clear()
-            self.each_member(turns.work)
+    def _work(self, member: Measurer, job: Job) -> None:
+        begun, error = time.monotonic(), None
+        try:
+            if not member.ended:
+                job.do(member)
+        except BaseException as failure:  # the loop raises it
+            error = failure
+        finally:
+            member.worked(time.monotonic() - begun)
+        self._events.put(Measured(member, job, error))
 
-    def each_member(self, job: Job) -> None:
-        """Have every device do the job."""
-        if self._threads:
-            self._together([(t, partial(job, m)) for t, m in zip(self._threads, self.members, strict=True)])
-        else:
-            job(self.members[0])
+    def compile(self, batch: CompileBatch) -> None:
+        """See `Runner`. Objects are linked beside, if compilers do not disturb the devices."""
+        self._stopping.clear()
+        self._compiling = threading.Thread(target=self._compile, args=(batch,), daemon=True)
+        self._compiling.start()
 
-    def _together(self, calls: Iterable[tuple[ThreadPoolExecutor, Callable[[], object]]]) -> None:
-        waiting: list[Future[object]] = [thread.submit(call) for thread, call in calls]
+    def _compile(self, batch: CompileBatch) -> None:
+        error, linker = None, _BenchLinker(self._session, self, batch.into)
+        try:
+            then = None if family(self.device.family).on_host else linker.after
+            self._session.compile(batch.variants, batch.what, batch.into, self._arrived, then)
+            for evidence in batch.into:
+                linker.all(evidence.now(e for e in batch.linked if e.id in evidence.variants))
+        except BaseException as failure:  # the loop raises it
+            error = failure
+        self._events.put(CompilersEnded(None if self._stopping.is_set() else error))
+
+    def _arrived(self, variant: Variant) -> None:
+        if self._stopping.is_set():
+            raise InterruptedError("the budget has ended, or the build")  # this ends all compiles that wait
+        self._events.put(Arrived(variant))
+
+    def end_compiles(self) -> None:
+        """See `Runner`."""
+        self._stopping.set()
+        while self._compiling is not None and self._compiling.is_alive():
+            kill_running()
+            self._compiling.join(AGAIN)
+
+    def wait(self, seconds: float | None) -> Event | None:
+        """See `Runner`."""
+        with contextlib.suppress(queue.Empty):
+            return self._events.get(timeout=seconds)
+        return None
+
+    def abandon(self) -> None:
+        """See `Runner`."""
+        for member in self.members:
+            member.end()
+        self.end_compiles()
+        end_all(self._working.values(), self.interrupt)
+
+    def recall(self, evidence: Evidence, problem: Problem, variant: Variant) -> bool:
+        """Take over what the store knows of a candidate on a problem. Returns whether it knew anything."""
+        return self.members[0].recall(evidence, problem, variant)
+
+    def is_linked(self, variant: Variant) -> bool:
+        """Whether an object has been linked for the devices."""
+        return variant.object is not None and self.shared.is_linked(variant.object)
+
+    def each_member(self, job: Callable[[Measurer], object]) -> None:
+        """Have every device do the job at the same time."""
+        waiting: list[Future[object]] = [self._threads[m].submit(job, m) for m in self.members]
         try:
             for future in as_completed(waiting):
                 future.result()
         except BaseException:
-            for member in self.members:
-                member.end()
-            end_all(waiting, self.interrupt)
+            self._working |= dict(zip(self.members, waiting, strict=True))
+            self.abandon()
             raise
 
-    def leave_out(self, position: int) -> Device:
+    def lose(self, device: Measurer, error: WorkerError) -> None:
+        """See `Runner`."""
+        lost = self.leave_out(device)
+        told = "; ".join(filter(None, (error.what, error.why, error.fix, "the other devices measure the rest")))
+        self._session.progress.line(f"LOST {lost.name} {lost.unit}: {told}")
+
+    def leave_out(self, member: Measurer) -> Device:
         """Leave out one of several devices for the whole build. The others do its work."""
-        bench, thread = self.benches.pop(position), self._threads.pop(position)
-        gone = self.members.pop(position)
-        self._gone.append(gone)
-        self._homes = {number: member for number, member in self._homes.items() if member is not gone}
-        thread.submit(bench.__exit__, None, None, None).result()
+        self.members.remove(member)
+        self._gone.append(member)
+        thread = self._threads.pop(member)
+        thread.submit(member.bench.__exit__, None, None, None).result()
         thread.shutdown()
-        self._session.leave_out(bench.device)
-        return bench.device
+        self._session.leave_out(member.bench.device)
+        return member.bench.device
 
     def interrupt(self) -> None:
         """Kill what the devices are doing. Another thread calls this, repeatedly."""
-        for bench in self.benches:
-            bench.interrupt()
+        for member in self.members:
+            member.bench.interrupt()
 
     def __enter__(self) -> DevicePool:
         return self
@@ -523,15 +364,11 @@ class DevicePool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self.shared:
-            if not self._threads:
-                self.benches[0].__exit__(kind, error, trace)
-                return
-            for member in self.members if error is not None else ():
-                member.end()
-            both = zip(self.benches, self._threads, strict=True)
-            ends = [thread.submit(bench.__exit__, kind, error, trace) for bench, thread in both]
+            if error is not None:
+                self.abandon()
+            ends = [thread.submit(m.bench.__exit__, kind, error, trace) for m, thread in self._threads.items()]
             if error is not None:  # a second Ctrl-C may leave a thread busy
                 end_all(ends, self.interrupt)
-            for end, thread in zip(ends, self._threads, strict=True):
+            for end, thread in zip(ends, self._threads.values(), strict=True):
                 end.result()
                 thread.shutdown()

@@ -145,13 +145,6 @@ class Measurer:
         if self._verifies:
             self._verifies = verify_early(self._session, self._lazy, new, lambda: self.over)
 
-    def measure(self, evidence: Evidence, problem: Problem) -> None:
-        """Screen and race a problem of a workload, as far as results are not known."""
-        waiting = [e for e in evidence.tried(problem) if not evidence.has(e, problem)]
-        if waiting:
-            self.screen(evidence, problem, waiting)
-            self.race(evidence, problem)
-
     def _store(self, operator: Operator) -> OperatorStore:
         name = operator.name
         if name not in self._stores:

@@ -28,7 +28,7 @@ from aot_tune.spec import Config, ConfigValue, Kernel, Operator, Problem, Target
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import AotTuneError, SpecError
 
-__all__ = ["Opening", "Openings", "disagreement", "like_winners", "winners"]
+__all__ = ["Opening", "Openings", "disagreement", "like_winners", "transferred", "winners"]
 
 _Models = dict[str, tuple[Candidate, set[str]]]
 """Candidates by id, each with the ids of the problems that it won, or that its model won."""
@@ -115,6 +115,14 @@ def like_winners(
         for config in _guesses(kernel, space)[:guesses]:
             add(kernel, config, winner, problems)
     return models
+
+
+def transferred(session: Session, tuned: Evidence, target: Target) -> list[Proposal]:
+    """Candidates for a target that are most like the winners on another, each for the problems that its model won."""
+    operator, candidates = tuned.operator, {c: e.candidate for c, e in tuned.variants.items()}
+    costs = tuned.choice_costs()
+    models = like_winners(session, operator, target, costs, candidates, near=_NEAR_ELSEWHERE, each=_EACH, guesses=1)
+    return [Proposal(session.rendered(operator, c, target), frozenset(only)) for c, only in models.values()]
 
 
 def _of_kernels(

@@ -1,4 +1,4 @@
-"""How long the steps after tuning take: files, the link and its checks. A budget keeps that time free."""
+"""How long the steps after tuning take: files, the link and its checks, and older CPUs. A budget keeps it free."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ from pathlib import Path
 from aot_tune.bench.devices.family import family
 from aot_tune.pipeline.records.record_writer import records_folder
 from aot_tune.pipeline.session import Session
+from aot_tune.spec import Target
 from aot_tune.support.wall_clock import link_seconds
 
-__all__ = ["link_memory", "seconds_after"]
+__all__ = ["link_memory", "older_seconds", "on_record", "seconds_after"]
+
+_TO_TUNE = 0.8
+"""Share of the stated extra seconds that goes to tuning. The rest is for linking and checking more variants."""
+_OF_BUDGET = 0.2
+"""The largest share of the tuning budget that older CPUs may get."""
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _FILES = 1.0
@@ -50,3 +56,19 @@ def seconds_after(session: Session) -> float:
         seconds += max((family(d.family).start_seconds for d in session.devices), default=0.0)
         seconds += _PER_SOURCE * sources * (load.each or _COMPILE) / load.jobs
     return seconds / load.granted
+
+
+def on_record(session: Session, older: Target) -> set[str]:
+    """The operators for which records decide on older CPUs. Their races are made once, for the record, by `tune`."""
+    if session.options.mode != "auto":
+        return set()
+    return {d.operator for d in session.databases if older.name in d.targets}
+
+
+def older_seconds(session: Session, kept: float) -> float:
+    """Seconds for tuning variants for older CPUs. `kept` are the seconds for what comes after tuning."""
+    if session.older is None or not session.plan.may_measure:
+        return 0.0
+    if session.operators.keys() <= on_record(session, session.older):
+        return 0.0
+    return min(_TO_TUNE * session.options.older_cpus, _OF_BUDGET * max(session.budget.left - kept, 0.0))

@@ -8,25 +8,22 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 
 from aot_tune.bench.devices.family import family
-from aot_tune.bench.protocol.measurement_records import Device
+from aot_tune.bench.protocol.measurement_records import Device, is_baseline
 from aot_tune.compile import Variant
 from aot_tune.database import OperatorDatabase, deciding
 from aot_tune.database.match import winners_elsewhere
 from aot_tune.pipeline.evidence import Evidence, Proposal
-from aot_tune.pipeline.measuring.device_pool import DevicePool
-from aot_tune.pipeline.measuring.measure import Measurer, left_undone
+from aot_tune.pipeline.measuring.builder import WorkBuilder
+from aot_tune.pipeline.measuring.device_pool import DevicePool, check_agreement
+from aot_tune.pipeline.measuring.measure import left_undone
 from aot_tune.pipeline.pruning import to_compile, waiting
 from aot_tune.pipeline.records.lookup import known_here, recorded_evidence
-from aot_tune.pipeline.scheduling.like_device import Openings
-from aot_tune.pipeline.scheduling.older_cpus import older_seconds, on_record, tune_older
-from aot_tune.pipeline.scheduling.overlapped import measure_overlapped
-from aot_tune.pipeline.scheduling.screen_queue import QueuedProblem, queued_problems
-from aot_tune.pipeline.scheduling.time_to_link import seconds_after
+from aot_tune.pipeline.scheduling.like_device import Openings, transferred
+from aot_tune.pipeline.scheduling.time_to_link import older_seconds, on_record, seconds_after
+from aot_tune.pipeline.scheduling.tuning_plan import Constraints, TuningPlan
 from aot_tune.pipeline.scheduling.vendor_candidates import Vendors
-from aot_tune.pipeline.scheduling.within_budget import BudgetTuning, ended_with
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.wanted_kernels import is_named, kernels_for, left_to_others, tunes
 from aot_tune.plan.options import effort_limit
@@ -93,8 +90,54 @@ def _complete_from(
     recorded = on_record(session, older)
     _without_device(session, older, {name: by_operator[name] for name in by_operator if name in recorded})
     left = [evidence for evidence in evidences if evidence.operator.name not in recorded]
-    for name, evidence in (tune_older(session, older, pool, left) if left else {}).items():
+    for name, evidence in (_tune_older(session, older, pool, left) if left else {}).items():
         by_operator[name].append(evidence)
+
+
+def _tune_older(session: Session, target: Target, pool: DevicePool, tuned: Sequence[Evidence]) -> dict[str, Evidence]:
+    """Evidence for older CPUs by operator. It starts from what was tuned on a pool's devices, which have references."""
+    kept = seconds_after(session)
+    session.begin_turn(1, kept, older_seconds(session, kept))
+    begun, measured, reused = session.turn.spent, pool.measured, pool.reused
+    by_operator = {evidence.operator.name: _begun(session, target, evidence) for evidence in tuned}
+    evidences = list(by_operator.values())
+    if session.options.mode == "auto":
+        for evidence in evidences:
+            known_here(session, pool.device, evidence).give(evidence)
+    variants = [
+        e for evidence in evidences for e in evidence.variants.values() if e.object is None and evidence.lacks(e)
+    ]
+    session.pending.expect(evidences, variants)
+    session.progress.line(f"{target.name}, for older CPUs: begins, for {session.turn.left:.0f} s at most")
+    plan, builder = plan_on(session, pool, evidences, quiet=True)
+    plan.add(variants)
+    builder.run()
+    short = plan.lacks_time()
+    for evidence in evidences:
+        if short or evidence.unmeasured():
+            evidence.remark(left_undone(evidence, "the time for older CPUs"))
+    session.progress.line(
+        f"{target.name}, for older CPUs: {pool.measured - measured} measurements made, {pool.reused - reused} known "
+        f"from before, in {session.turn.spent - begun:.0f} s"
+    )
+    return by_operator
+
+
+def _begun(session: Session, target: Target, tuned: Evidence) -> Evidence:
+    """Evidence with the first candidates, and with the measurements that all targets share."""
+    operator = tuned.operator
+    evidence = Evidence(operator, target, {}, brief=True)
+    if tuned.left_out:
+        evidence.leave_out()
+    if tuned.left_out or operator.name in session.failures:
+        return evidence
+    with session.failures.of(operator.name):
+        generics = map(Proposal, session.generic_variants(operator, target))
+        evidence.try_too([*transferred(session, tuned, target), *generics])
+    generic = {name for name, variant in evidence.variants.items() if variant.candidate.generic}
+    every = (m for row in tuned.measurements.values() for m in row.values())
+    evidence.add(*(m for m in every if is_baseline(m.candidate) or m.candidate in generic))
+    return evidence
 
 
 def _begin_budget(session: Session) -> None:
@@ -189,13 +232,13 @@ def _tune_all(
     evidences: list[Evidence],
 ) -> int:
     """Try what the strategies ask for until they are done or the turn ends. Returns how much records knew."""
-    alone = family(target.family).on_host
-    within = BudgetTuning(session, pool, evidences) if alone and session.turn.seconds is not None else None
+    quiet = family(target.family).on_host
+    plan, builder = plan_on(session, pool, evidences, quiet=quiet)
     recorded = 0
-    early = not alone and nothing_is_known(session, pool.device)
+    early = not quiet and nothing_is_known(session, pool.device)
     if early:
         pool.start()
-    strategies = _Strategies(session)
+    strategies, agreed = _Strategies(session), False
     step = strategies.step
     while step and (fresh := ask_for(strategies, session, evidences, vendors, openings, step)):
         begun = session.turn.spent
@@ -203,38 +246,47 @@ def _tune_all(
             recorded += known_here(session, pool.device, evidence).give(evidence)
         mine = {evidence.operator.name: not_known(evidence) for evidence in evidences}
         variants = [e for wanted in mine.values() for e in wanted]
-        race = 0.0 if alone else family(target.family).policy().race_ns / 1e9
+        race = 0.0 if quiet else family(target.family).policy().race_ns / 1e9
         session.pending.expect(evidences, variants, least_race=race)
-        if within is not None:
-            within.run(variants)
-        elif alone:
-            one_after_the_other(session, pool, evidences, variants, target)
-        else:
-            with _checks_fitted_beside(session, target, variants if early else ()):
-                _overlapped(session, target, pool, evidences, variants)
+        plan.add(variants)
+        with _checks_fitted_beside(session, target, variants if early else ()):
+            if not agreed and session.pending.anything and session.turn.left > 0:
+                check_agreement(session, pool, evidences, builder.begin_compiling)
+                agreed = True
+            _run(session, builder, "" if quiet else target.name)
         for evidence in fresh:
             strategies.tell(evidence)
         asked = [e for evidence in evidences for e in evidence.now(mine[evidence.operator.name])]
         step = next_step(session, asked, begun, step, strategies.step)
-    if within is not None:
-        within.finish()
+    plan.least = 0.0  # if there is time, measure what only improves the report
+    builder.run()
     return recorded
 
 
-def _overlapped(
-    session: Session,
-    target: Target,
-    pool: DevicePool,
-    evidences: list[Evidence],
-    variants: list[Variant],
-) -> None:
-    """Compile and measure at the same time."""
-    with ended_with(session.turn, pool.interrupt):
-        timings = measure_overlapped(session, pool, evidences, variants)
-    session.progress.line(
-        f"{target.name}: compiling took {timings.compiling:.0f} s, measuring {timings.measuring:.0f} s, "
-        f"both together {timings.wall:.0f} s"
-    )
+def plan_on(
+    session: Session, pool: DevicePool, evidences: Sequence[Evidence], *, quiet: bool
+) -> tuple[TuningPlan, WorkBuilder]:
+    """What is wanted of operators on a pool's devices within the session's turn, and what does it."""
+    limits = Constraints(quiet, session.jobs_of("cxx").count, lambda: len(pool.members))
+    plan = TuningPlan(evidences, session.pending, session.turn, pool, limits)
+
+    def compiled() -> None:
+        if session.turn.seconds is not None:
+            session.keep(seconds_after(session))
+
+    return plan, WorkBuilder(plan, pool, session.turn, session.progress.now, quiet, compiled)
+
+
+def _run(session: Session, builder: WorkBuilder, target: str) -> None:
+    """Do what is wanted. If compilers and devices work at the same time, say how long on a target."""
+    begun, compiling, idle = session.progress.now(), builder.compiling, builder.idle
+    builder.run()
+    wall = session.progress.now() - begun
+    if target:
+        session.progress.line(
+            f"{target}: compiling took {builder.compiling - compiling:.0f} s, "
+            f"measuring {wall - builder.idle + idle:.0f} s, both together {wall:.0f} s"
+        )
 
 
 def _to_tune(session: Session, target: Target, by_operator: dict[str, list[Evidence]]) -> list[Evidence]:
@@ -399,27 +451,6 @@ def next_step(session: Session, variants: list[Variant], begun: float, step: int
         return 0
     took = max(session.turn.spent - begun, 1e-3)
     return min(most, int(step * session.turn.left / took))
-
-
-def one_after_the_other(
-    session: Session,
-    pool: DevicePool,
-    evidences: list[Evidence],
-    variants: list[Variant],
-    target: Target,
-) -> None:
-    """Compile everything, then measure everything."""
-    session.compile(variants, target.name, evidences)
-    pool.each((p.number, partial(_measure, p)) for p in queued_problems(evidences))
-    pool.each_member(partial(_verify, [e for evidence in evidences for e in evidence.unserved]))
-
-
-def _measure(queued: QueuedProblem, measurer: Measurer) -> None:
-    measurer.measure(queued.evidence, queued.problem)
-
-
-def _verify(variants: list[Variant], measurer: Measurer) -> None:
-    measurer.verify(variants)
 
 
 def not_known(evidence: Evidence) -> list[Variant]:

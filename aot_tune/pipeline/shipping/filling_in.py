@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from aot_tune.compile import Variant
 from aot_tune.pipeline.evidence import Chosen, Evidence, Proposal
-from aot_tune.pipeline.scheduling.older_cpus import transferred
+from aot_tune.pipeline.scheduling.like_device import transferred
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.wanted_kernels import kernels_for
 from aot_tune.render import candidate_for

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import msgspec
 
@@ -16,12 +16,14 @@ from aot_tune.bench.protocol.measurement_records import Device, Measurement, rou
 from aot_tune.compile import Variant
 from aot_tune.database import OperatorStore, operator_digest
 from aot_tune.pipeline.evidence import Evidence
+from aot_tune.pipeline.measuring.builder import CompileBatch, Job, WorkBuilder
 from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.records.lookup import recall_survey
 from aot_tune.pipeline.scheduling.time_to_link import seconds_after
 from aot_tune.pipeline.session import Session
+from aot_tune.search.budget import Budget
 from aot_tune.select import PRESELECTED, Costs, preselect, scouts
 from aot_tune.spec import Problem
 from aot_tune.spec.survey_shapes import Kind, kind_of, survey_shapes
@@ -376,40 +378,84 @@ def _seconds(session: Session, measured: float) -> float:
 
 
 class _Surveying:
-    """Times parts on all devices of a model. Each shape is timed on one of them."""
+    """Times parts on all devices of a model: a few shapes with all candidates, then the others with the best of these.
+
+    Each shape is timed on one device. It is a plan, see `WantedWork`. Nothing begins after so many seconds of timing.
+    """
 
     def __init__(self, session: Session, parts: Sequence[_Part], seconds: float) -> None:
         self._session, self._parts, self._seconds = session, parts, seconds
+        self._turns = deque(_turns(parts, scouted=True))
+        self._running: dict[int, tuple[_Part, Problem]] = {}
         self._total = sum(part.lacks(p) for part in parts for p in part.problems)
-        self._begun, self._done, self._numbers = 0.0, list[str](), iter(range(self._total))
+        self._begun: float | None = None
+        self._settled, self._given, self._done = False, 0, 0
 
     def on(self, devices: list[Device]) -> None:
-        """Time a few shapes with all candidates, then the others with the best of these."""
+        """Do it, and say how much there was time for."""
         session = self._session
-        into = {id(part.evidence): part.evidence for part in self._parts}.values()
-        session.compile([e for part in self._parts for e in part.variants() if e.object is None], "survey", into)
-        self._begun = session.progress.now()
         with DevicePool(session, devices) as pool:
-            pool.each(self._jobs(_turns(self._parts, scouted=True)))
+            WorkBuilder(self, pool, Budget(None), session.progress.now, quiet=True).run()
+        self._settle()
+        seconds = session.progress.now() - (self._begun or 0.0)
+        rest = f" of {self._total} planned shapes, all that there was time for"
+        where = f", on {len(devices)} devices" if len(devices) > 1 else ""
+        line = f"survey: {self._done}{rest if self._done < self._total else ' shapes'}, in {seconds:.0f} s{where}"
+        session.progress.line(line)
+
+    def batch(self) -> CompileBatch | None:
+        """See `WantedWork`: everything that only records knew, before anything is timed."""
+        if self._begun is not None:
+            return None
+        self._begun = self._session.progress.now()
+        variants = [e for part in self._parts for e in part.variants() if e.object is None]
+        into = list({id(part.evidence): part.evidence for part in self._parts}.values())
+        return CompileBatch(variants, into, "survey") if variants else None
+
+    def stops_compiling(self) -> bool:
+        """See `WantedWork`."""
+        return False
+
+    def arrived(self, variant: Variant) -> None:
+        """See `WantedWork`."""
+
+    def compiled(self) -> None:
+        """See `WantedWork`."""
+        self._begun = self._session.progress.now()
+
+    def job(self, device: Hashable) -> Job | None:  # noqa: ARG002 - any device times any shape
+        """See `WantedWork`."""
+        if self._session.progress.now() - (self._begun or 0.0) > self._seconds:
+            return None
+        if not self._turns and not self._running:
+            self._settle()
+        if not self._turns:
+            return None
+        self._given += 1
+        part, problem = self._running[self._given] = self._turns.popleft()
+
+        def do(measurer: Measurer) -> None:
+            _survey_one(self._session, measurer.bench, part, problem)
+
+        return Job(self._given, "survey", do, part.evidence, problem)
+
+    def measured(self, job: Job) -> None:
+        """See `WantedWork`."""
+        del self._running[job.number]
+        self._done += 1
+        self._session.progress.count("survey:", self._done, self._total, since=self._begun, most=self._seconds)
+
+    def lost(self, device: Hashable, job: Job) -> None:  # noqa: ARG002 - another device does it
+        """See `WantedWork`."""
+        self._turns.appendleft(self._running.pop(job.number))
+
+    def _settle(self) -> None:
+        """Once the first shapes are timed: choose the candidates to go on with."""
+        if not self._settled:
+            self._settled = True
             for part in self._parts:
                 part.settle()
-            pool.each(self._jobs(_turns(self._parts, scouted=False)))
-        done, seconds = len(self._done), session.progress.now() - self._begun
-        rest = f" of {self._total} planned shapes, all that there was time for" if done < self._total else " shapes"
-        where = f", on {len(devices)} devices" if len(devices) > 1 else ""
-        session.progress.line(f"survey: {done}{rest}, in {seconds:.0f} s{where}")
-
-    def _jobs(self, shapes: Sequence[tuple[_Part, Problem]]) -> Iterator[tuple[int, partial[None]]]:
-        for part, problem in shapes:
-            yield next(self._numbers), partial(self._survey, part, problem)
-
-    def _survey(self, part: _Part, problem: Problem, measurer: Measurer) -> None:
-        session = self._session
-        if session.progress.now() - self._begun > self._seconds:
-            return
-        _survey_one(session, measurer.bench, part, problem)
-        self._done.append(problem.id)
-        session.progress.count("survey:", len(self._done), self._total, since=self._begun, most=self._seconds)
+            self._turns = deque(_turns(self._parts, scouted=False))
 
 
 def _survey_one(session: Session, bench: LazyBench, part: _Part, problem: Problem) -> None:

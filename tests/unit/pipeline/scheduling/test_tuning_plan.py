@@ -1,0 +1,398 @@
+"""What is compiled and measured when: plan and builder with compilers and devices that only let a clock run."""
+
+from __future__ import annotations
+
+import heapq
+import io
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from aot_tune.bench.protocol.measurement_records import Measurement
+from aot_tune.compile import Object, Variant, target_by_name
+from aot_tune.pipeline.evidence import Evidence, Proposal
+from aot_tune.pipeline.measuring.builder import Arrived, CompileBatch, CompilersEnded, Event, Job, Measured, WorkBuilder
+from aot_tune.pipeline.measuring.measure import finalists
+from aot_tune.pipeline.pending import PendingWork, task_of
+from aot_tune.pipeline.scheduling.tuning_plan import Constraints, TuningPlan
+from aot_tune.render import Candidate, Rendered
+from aot_tune.search.budget import Budget
+from aot_tune.spec import Kernel, Operator, Parameter, Tensor, dims, problem
+from aot_tune.support.errors import BuildError, WorkerError
+from aot_tune.support.progress import Progress
+
+(N,) = dims("N")
+CPU, GPU = target_by_name("cpu-x86-64-v3"), target_by_name("cuda-sm_90a")
+TIMES = Callable[[str, int], float | None]
+"""ns by UNROLL (empty for the generic variant) and N; None: it fails."""
+
+
+def operator(name: str = "scale", problems: int = 3, weights: Mapping[str, float] | None = None) -> Operator:
+    return Operator(
+        name=name,
+        dims=("N",),
+        tensors=(Tensor("x", (N,)), Tensor("out", (N,), output=True)),
+        reference=lambda xp, call: {"out": call.x},
+        flops=N,
+        workload=tuple(problem(N=1 << (20 + i)) for i in range(problems)),
+        weights=weights or {},
+        kernels=(
+            Kernel("generic", "g.j2", generic=True),
+            Kernel("rows", "r.j2", parameters=(Parameter("UNROLL", tuple(range(64))),)),
+        ),
+    )
+
+
+def variants_of(op: Operator, target: Any, count: int, *, generic: bool = True) -> list[Variant]:
+    """Its generic variant last, as a build has them."""
+    configs: list[tuple[str, dict[str, Any]]] = [("rows", {"UNROLL": i}) for i in range(count)]
+    configs += [("generic", {})] if generic else []
+    made = []
+    for kernel, config in configs:
+        candidate = Candidate(
+            operator=op.name,
+            kernel=kernel,
+            backend="cxx",
+            target=target.name,
+            config=config,
+            generic=kernel == "generic",
+        )
+        made.append(Variant(rendered=Rendered(candidate=candidate, source="", digest="", symbol="s", lines=[])))
+    return made
+
+
+def unroll(variant: Variant) -> str:
+    return str(variant.candidate.config.get("UNROLL", ""))
+
+
+class Machine:
+    """Compilers and devices, see `Runner`. Nothing takes time but by its clock.
+
+    `log` has what happened: the second, what, and of which problem and candidates. `fails` are devices that lose their
+    workers at their first job.
+    """
+
+    def __init__(
+        self,
+        times: TIMES,
+        *,
+        devices: Iterable[Hashable] = ("a",),
+        compilers: int = 2,
+        compile_seconds: float = 2.0,
+        screen_seconds: float = 0.5,
+        race_seconds: float = 1.0,
+        fails: Iterable[Hashable] = (),
+    ) -> None:
+        self.now, self.devices, self.times = 0.0, list(devices), times
+        self.compilers, self.seconds = compilers, (compile_seconds, screen_seconds, race_seconds)
+        self.log: list[tuple[float, str, str, tuple[str, ...]]] = []
+        self.fails, self.linked, self.known = set(fails), set[str](), dict[tuple[str, int], float]()
+        self.lost: list[Hashable] = []
+        self.error: BaseException | None = None
+        self.abandoned = False
+        self.busy: dict[Hashable, Job] = {}
+        self.both = 0.0
+        self._events: list[tuple[float, int, Callable[[], Event | None]]] = []
+        self._numbers = itertools.count()
+        self._arriving: set[int] | None = None
+        self._into: Sequence[Evidence] = ()
+
+    def clock(self) -> float:
+        return self.now
+
+    def attach(self, pending: PendingWork) -> None:
+        self._pending = pending
+
+    # Runner
+
+    def compile(self, batch: CompileBatch) -> None:
+        self._into, self._arriving = batch.into, set()
+        self._note("compile", batch.what, batch.variants)
+        self._pending.compiling()
+        self.linked |= {e.id for e in batch.linked}
+        for i, variant in enumerate(batch.variants):
+            self._arriving.add(self._at((i // self.compilers + 1) * self.seconds[0], partial(self._arrives, variant)))
+        ends = -(-len(batch.variants) // self.compilers) * self.seconds[0]
+        self._arriving.add(self._at(ends, self._ended))
+
+    def _arrives(self, variant: Variant) -> Event:
+        works = self.times(unroll(variant), 0) is not None
+        made = Object(status="ok" if works else "compile-failed", digest=f"code {variant.id}" * works)
+        for evidence in self._into:
+            evidence.has_become(variant.id, made)
+        self.linked.add(variant.id)
+        owner = next(e for e in self._into if variant.id in e.variants)
+        self._pending.compiled(owner.operator, variant)
+        return Arrived(owner.variants[variant.id])
+
+    def _ended(self) -> Event:
+        self._arriving = None
+        return CompilersEnded(self.error)
+
+    def end_compiles(self) -> None:
+        if self._arriving is not None:
+            self._events = [e for e in self._events if e[1] not in (self._arriving or ())]
+            heapq.heapify(self._events)
+            self._arriving = {self._at(0.0, self._ended)}
+
+    def measure(self, device: Hashable, job: Job) -> None:
+        self.busy[device] = job
+        name = "" if job.problem is None else f"{job.evidence.operator.name} {job.problem.id}"  # type: ignore[union-attr]
+        self._note(job.what, name, job.variants)
+        if device in self.fails:
+            self._at(0.1, partial(self._fails, device, job))
+            return
+        screens = {"screen": len(job.variants), "race": 0, "verify": 1}[job.what]
+        seconds = screens * self.seconds[1] + (job.what == "race") * self.seconds[2]
+        self._at(seconds, partial(self._does, device, job, seconds))
+
+    def _fails(self, device: Hashable, job: Job) -> Event:
+        del self.busy[device]
+        return Measured(device, job, WorkerError("its workers are gone"))
+
+    def _does(self, device: Hashable, job: Job, seconds: float) -> Event | None:
+        if device not in self.busy:
+            return None  # interrupted
+        del self.busy[device]
+        evidence, on = job.evidence, job.problem
+        if evidence is None or on is None:
+            return Measured(device, job)
+        task = task_of(evidence.operator, on)
+        entrants = finalists(evidence, on) if job.what == "race" else ()
+        for variant in job.variants if job.what == "screen" else entrants:
+            ns = self.times(unroll(variant), on.dims["N"])
+            final = None if job.what == "screen" else (ns or 1.0,) * 5
+            measured: dict[str, Any] = {"status": "ok" if ns else "crashed", "screen": (ns,) * 2 if ns else ()}
+            measurement = Measurement(
+                candidate=variant.id, code=variant.code, problem=on, device="d", policy="p",
+                final=final, race="r" if final else None, **measured,
+            )  # fmt: skip
+            if job.what == "screen":
+                evidence.add_screen(measurement)
+                self._pending.screened(task, seconds / len(job.variants), 0.0, "")
+            else:
+                evidence.add(measurement)
+        if job.what == "race":
+            evidence.race_done(on.id)
+            self._pending.raced(task, seconds, 0.0)
+        return Measured(device, job)
+
+    def interrupt(self) -> None:
+        for device, job in list(self.busy.items()):
+            del self.busy[device]
+            self._at(0.0, partial(Measured, device, job))
+
+    def lose(self, device: Hashable, error: WorkerError) -> None:
+        self.devices.remove(device)
+        self.lost.append(device)
+
+    def abandon(self) -> None:
+        self.abandoned = True
+
+    def wait(self, seconds: float | None) -> Event | None:
+        limit = float("inf") if seconds is None else self.now + seconds
+        while self._events and self._events[0][0] <= limit:
+            at, _, happens = heapq.heappop(self._events)
+            if self._arriving is not None and self.busy:
+                self.both += at - self.now
+            self.now = max(self.now, at)
+            if (event := happens()) is not None:
+                return event
+        assert seconds is not None, "it waits for nothing"
+        self.now = limit
+        return None
+
+    def _at(self, seconds: float, happens: Callable[[], Event | None]) -> int:
+        number = next(self._numbers)
+        heapq.heappush(self._events, (self.now + seconds, number, happens))
+        return number
+
+    def _note(self, what: str, name: str, variants: Iterable[Variant]) -> None:
+        self.log.append((self.now, what, name, tuple(unroll(v) for v in variants)))
+
+    # Known
+
+    def recall(self, evidence: Evidence, on: Any, variant: Variant) -> bool:
+        return False
+
+    def knows_race(self, op: Operator, on: Any, entrants: Sequence[Variant]) -> bool:
+        return False
+
+    def is_linked(self, variant: Variant) -> bool:
+        return variant.id in self.linked
+
+    def did(self, *what: str) -> list[tuple[str, str, tuple[str, ...]]]:
+        return [entry[1:] for entry in self.log if entry[1] in what]
+
+
+def tune(
+    machine: Machine,
+    operators: Sequence[Operator],
+    *,
+    quiet: bool = True,
+    count: int = 6,
+    seconds: float | None = None,
+) -> list[Evidence]:
+    """Tune operators on a machine; what is known then."""
+    target = CPU if quiet else GPU
+    evidences = []
+    for op in operators:
+        evidence = Evidence(op, target, {})
+        evidence.try_too(map(Proposal, variants_of(op, target, count)))
+        evidences.append(evidence)
+    turn = Budget(seconds, machine.clock)
+    pending = PendingWork(Progress(io.StringIO(), machine.clock), turn)
+    pending.begin(target.family)
+    machine.attach(pending)
+    limits = Constraints(quiet, machine.compilers, lambda: len(machine.devices))
+    plan = TuningPlan(evidences, pending, turn, machine, limits)
+    builder = WorkBuilder(plan, machine, turn, machine.clock, quiet)
+    variants = [e for evidence in evidences for e in evidence.variants.values()]
+    pending.expect(evidences, variants)
+    plan.add(variants)
+    builder.run()
+    plan.least = 0.0
+    builder.run()
+    return evidences
+
+
+def usual(candidate: str, n: int) -> float:
+    """The generic variant takes ten times as long; of the others, the last is the fastest."""
+    return n * 10.0 if not candidate else n * (1.0 + 1.0 / (1 + int(candidate)))
+
+
+def screened(evidence: Evidence) -> dict[str, set[str]]:
+    """By problem, what was screened."""
+    return {p: {unroll(evidence.variants[c]) for c in row} for p, row in evidence.measurements.items()}
+
+
+ALL = {str(i) for i in range(6)} | {""}
+
+
+def test_on_a_cpu_all_is_compiled_then_each_problem_is_screened_and_raced() -> None:
+    machine = Machine(usual)
+    (evidence,) = tune(machine, [operator()])
+    everything = ("0", "1", "2", "3", "4", "5", "")
+    assert machine.did("compile") == [("compile", "cpu-x86-64-v3", everything)]
+    problems = [p.id for p in evidence.workload]
+    assert machine.did("screen", "race") == [
+        done
+        for p in problems
+        for done in (("screen", f"scale {p}", everything), ("race", f"scale {p}", ("5", "4", "3", "2")))
+    ]
+    assert machine.both == 0.0
+
+
+def test_beside_compilers_the_same_is_measured_and_no_race_runs_beside_them() -> None:
+    machine = Machine(usual)
+    (evidence,) = tune(machine, [operator()], quiet=False)
+    assert screened(evidence) == {p.id: ALL for p in evidence.workload}
+    assert machine.both > 0.0
+    compiled = max(at for at, what, *_ in machine.log if what == "compile") + 4 * 2.0
+    races = [entry for entry in machine.log if entry[1] == "race"]
+    assert [name for _, _, name, _ in races] == [f"scale {p.id}" for p in reversed(evidence.workload)]  # longest first
+    assert all(at >= compiled for at, *_ in races)
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_the_same_input_gives_the_same_order(quiet: bool) -> None:
+    logs = []
+    for _ in range(2):
+        machine = Machine(usual, devices=("a",) if quiet else ("a", "b"))
+        tune(machine, [operator(), operator("other", 2)], quiet=quiet, seconds=60.0)
+        logs.append(machine.log)
+    assert logs[0] == logs[1]
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+@pytest.mark.parametrize("seconds", [12.0, 30.0, 60.0, 200.0])
+def test_a_budget_is_used_where_there_is_work(quiet: bool, seconds: float) -> None:
+    machine = Machine(usual, compile_seconds=4.0)
+    tune(machine, [operator(problems=8), operator("other", 8)], quiet=quiet, count=60, seconds=seconds)
+    assert 0.9 * seconds <= machine.now <= 1.01 * seconds, machine.log[-5:]
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_within_a_budget_generic_variants_come_first(quiet: bool) -> None:
+    machine = Machine(usual, compile_seconds=0.5)
+    tune(machine, [operator(), operator("other")], quiet=quiet, count=40, seconds=60.0)
+    first = machine.did("screen")[:2]
+    assert sorted(first) == [("screen", "other N=1048576", ("",)), ("screen", "scale N=1048576", ("",))]
+
+
+@pytest.mark.parametrize("devices", ["a", "ab"])
+@pytest.mark.parametrize("seconds", [20.0, 60.0, 100.0])
+def test_what_was_screened_beside_compilers_is_raced_before_a_budget_ends(seconds: float, devices: str) -> None:
+    """However much is left to be compiled and screened."""
+    machine = Machine(usual, devices=devices, compile_seconds=0.5)
+    operators = [operator(), operator("other"), operator("third")]
+    for evidence in tune(machine, operators, quiet=False, count=60, seconds=seconds):
+        raced = {p for p, row in evidence.measurements.items() if any(m.final for m in row.values())}
+        tried = {p for p, row in evidence.measurements.items() if len(row) > 2}
+        assert raced == tried
+    assert 0.9 * seconds <= machine.now <= 1.01 * seconds
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_within_a_budget_what_weighs_more_comes_first(quiet: bool) -> None:
+    last = "N=4194304"
+    machine = Machine(usual, screen_seconds=2.0)
+    tune(machine, [operator(weights={last: 50.0})], quiet=quiet, seconds=14.0)
+    tuned = [name for _, name, tried in machine.did("screen") if tried != ("",)]
+    assert tuned[0] == f"scale {last}"
+
+
+def test_a_budget_that_is_over_begins_nothing() -> None:
+    machine = Machine(usual)
+    tune(machine, [operator()], seconds=0.0)
+    assert machine.log == []
+
+
+@pytest.mark.parametrize(("devices", "factor"), [("ab", 1.9), ("abcd", 3.4)])
+def test_several_devices_share_the_work(devices: str, factor: float) -> None:
+    operators = [operator(problems=16), operator("other", 16)]
+    took = []
+    for names in ("a", devices):
+        machine = Machine(usual, devices=names, compile_seconds=0.01, compilers=8)
+        evidences = tune(machine, operators, quiet=False)
+        assert [screened(e) for e in evidences] == [{p.id: ALL for p in e.workload} for e in evidences]
+        took.append(machine.now)
+    assert took[0] / took[1] >= factor
+
+
+def test_others_do_the_work_of_a_device_that_is_lost() -> None:
+    machine = Machine(usual, devices="abc", fails="b")
+    (evidence,) = tune(machine, [operator(problems=6)], quiet=False)
+    assert machine.lost == ["b"]
+    assert screened(evidence) == {p.id: ALL for p in evidence.workload}
+
+
+def test_what_fails_on_two_devices_or_on_the_last_ends_the_tuning() -> None:
+    for devices in ("a", "ab"):
+        machine = Machine(usual, devices=devices, fails=devices)
+        with pytest.raises(WorkerError):
+            tune(machine, [operator(problems=1)], quiet=False)
+        assert machine.abandoned
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_an_error_of_the_compilers_ends_the_tuning(quiet: bool) -> None:
+    machine = Machine(usual)
+    machine.error = BuildError("no compiler")
+    with pytest.raises(BuildError):
+        tune(machine, [operator()], quiet=quiet)
+    assert machine.abandoned
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_bad_candidate_costs_only_itself(quiet: bool) -> None:
+    """One does not compile, one crashes."""
+    machine = Machine(lambda c, n: None if c == "5" or (c == "4" and n) else usual(c, n))
+    (evidence,) = tune(machine, [operator()], quiet=quiet)
+    assert screened(evidence) == {p.id: ALL - {"5"} for p in evidence.workload}
+    races = machine.did("race")
+    assert len(races) == 3
+    assert all(entrants == ("3", "2", "1") for *_, entrants in races)
