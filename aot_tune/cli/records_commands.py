@@ -186,7 +186,8 @@ def _add_tree_options(parser: Any) -> None:
 
 
 def _merge(given: argparse.Namespace) -> int:
-    trees = [load_tree(source, older=True) for source in given.sources]
+    replaced = given.output.resolve()  # it becomes a record, which a build does not append to
+    trees = [load_tree(source, older=True, stores=source.resolve() != replaced) for source in given.sources]
     of_files = [source for source in given.sources if not source.is_dir()]
     if of_files and (len(of_files) < len(trees) or given.output.is_dir()):
         raise OptionError("folders and files are mixed", fix="name folders alone, or files alone")
@@ -274,7 +275,7 @@ def _version(path: Path, name: str) -> OperatorDatabase:
 
 
 def _diff(given: argparse.Namespace) -> int:
-    before, after = (_by_place(load_tree(path, older=True)) for path in (given.before, given.after))
+    before, after = (_by_place(load_tree(path, older=True, stores=True)) for path in (given.before, given.after))
     if not given.before.is_dir() and not given.after.is_dir() and before.keys() != after.keys():
         raise DatabaseError(
             f"{given.before} is of {next(iter(before))}, {given.after} of {next(iter(after))}",
@@ -335,7 +336,7 @@ def _upgrade(given: argparse.Namespace) -> int:
 
 
 def _show(given: argparse.Namespace) -> int:
-    tree = list(load_tree(given.records, older=True).values())
+    tree = list(load_tree(given.records, older=True, stores=True).values())
     if given.records.is_dir() and not (given.problems and len(tree) == 1):
         print(format_tree(tree), end="")
         return 0

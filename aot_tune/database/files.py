@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from aot_tune.database.format import decode, encode
+from aot_tune.database.groups import database_of_store, is_store
 from aot_tune.database.record_lines import COUNTED, OLDEST_KNOWN, READ, schema_of
 from aot_tune.database.records import OperatorDatabase
 from aot_tune.support.errors import DatabaseError, Mistakes
@@ -59,8 +60,8 @@ def save_text(path: Path, text: bytes) -> None:
         ) from error
 
 
-def load_database(path: Path, *, oldest: int = READ) -> OperatorDatabase:
-    """Read a database of schema `oldest` or a later one.
+def load_database(path: Path, *, oldest: int = READ, stores: bool = False) -> OperatorDatabase:
+    """Read a database of schema `oldest` or a later one. With `stores`, it may be the text of a store.
 
     Raises:
         DatabaseError: with the file and line, for anything that is not a whole database of such a schema.
@@ -69,6 +70,8 @@ def load_database(path: Path, *, oldest: int = READ) -> OperatorDatabase:
         text = path.read_bytes()
     except OSError as error:
         raise DatabaseError(f"cannot read {path}: {error.strerror}") from error
+    if stores and is_store(text):
+        return database_of_store(text, str(path))
     return decode(text, str(path), oldest=oldest)
 
 
@@ -90,15 +93,17 @@ RecordTree = dict[Path, OperatorDatabase]
 """Records by the path that they were read from."""
 
 
-def load_tree(path: Path, *, older: bool = False) -> RecordTree:
+def load_tree(path: Path, *, older: bool = False, stores: bool = False) -> RecordTree:
     """The records below a folder, or of one file. With `older`, also those of schemas that builds no longer read.
+
+    With `stores`, the file may be a text of a store.
 
     Raises:
         DatabaseError: if there are none, one cannot be read or has a wrong name, two are of one operator and device, or
             two devices share a folder. Everything is reported at once.
     """
     if path.is_dir():
-        files = _files(path)
+        files, stores = _files(path), False
         if not files:
             raise DatabaseError(
                 f"{path} holds no records", fix="name a folder that `aot-tune record` wrote, such as tuning"
@@ -110,7 +115,7 @@ def load_tree(path: Path, *, older: bool = False) -> RecordTree:
     mistakes, tree = Mistakes(), RecordTree()
     for file in files:
         with mistakes.gather():
-            tree[file] = load_database(file, oldest=OLDEST_KNOWN if older else READ)
+            tree[file] = load_database(file, oldest=OLDEST_KNOWN if older else READ, stores=stores)
     mistakes.tell()
     if path.is_dir():
         _check_places(tree)

@@ -44,9 +44,18 @@ from aot_tune.spec import Problem
 from aot_tune.support.digests import shared_fields
 from aot_tune.support.errors import DatabaseError
 
-__all__ = ["decode", "encode"]
+__all__ = [
+    "candidate_line",
+    "candidate_of",
+    "decode",
+    "encode",
+    "measurement_line",
+    "measurement_of",
+    "problem_line",
+    "problem_of",
+]
 
-_TAKEN = sorted({*MeasurementLine.__struct_fields__} & {*Measurement.__struct_fields__} - {"problem"})
+_TAKEN = sorted({*MeasurementLine.__struct_fields__} & {*Measurement.__struct_fields__} - {"problem", "code"})
 
 
 def encode(database: OperatorDatabase) -> bytes:
@@ -118,16 +127,16 @@ def _lines(database: OperatorDatabase) -> Iterator[RecordLine]:
     yield RecordLine(policy=policy)
     yield RecordLine(toolchains=database.toolchains)
     yield RecordLine(baselines=database.baselines)
-    candidates = {record.id: _candidate_line(record) for record in database.candidates}
+    candidates = {record.id: candidate_line(record) for record in database.candidates}
     for candidate in candidates.values():
         yield RecordLine(candidate=candidate)
     digests = RecordDigests(header, device, policy, database.baselines, candidates)
     measured: dict[str, list[MeasurementLine]] = {}
     for m in database.measurements:
-        measured.setdefault(m.problem.id, []).append(_measurement_line(m))
+        measured.setdefault(m.problem.id, []).append(measurement_line(m))
     for problem in database.problems:
         measurements = measured.get(problem.id, [])
-        line = ProblemLine(id=problem.id, **msgspec.structs.asdict(problem))
+        line = problem_line(problem)
         yield RecordLine(problem=msgspec.structs.replace(line, digest=digests.of_problem(line, measurements)))
         for measurement in measurements:
             yield RecordLine(measurement=measurement)
@@ -138,15 +147,22 @@ def _lines(database: OperatorDatabase) -> Iterator[RecordLine]:
     yield RecordLine(end=EndLine(digest=digests.of_rest(database.toolchains)))
 
 
-def _candidate_line(record: CandidateRecord) -> CandidateLine:
+def candidate_line(record: CandidateRecord) -> CandidateLine:
+    """A candidate's line."""
     fields = shared_fields(record, CandidateLine) | shared_fields(record.candidate, CandidateLine)
     return CandidateLine(**_ordered(fields))
 
 
-def _measurement_line(m: Measurement) -> MeasurementLine:
+def problem_line(problem: Problem) -> ProblemLine:
+    """A problem's line, without a digest."""
+    return ProblemLine(id=problem.id, **msgspec.structs.asdict(problem))
+
+
+def measurement_line(m: Measurement, code: str = "") -> MeasurementLine:
+    """A measurement's line. A record has the code in the candidate's line, a store here."""
     ns = None if m.ns is None else rounded(m.ns)
     spread = None if m.ns is None else _half_width(m.final or m.screen)
-    fields = {"problem": m.problem.id, "ns": ns, "spread": spread}
+    fields = {"problem": m.problem.id, "ns": ns, "spread": spread, "code": code}
     return MeasurementLine(**shared_fields(m, MeasurementLine) | fields)
 
 
@@ -266,16 +282,14 @@ def _altered(where: str, what: str, lines: str) -> DatabaseError:
 def _assemble(content: _Content, name: str, *, as_written: bool) -> OperatorDatabase:
     """The database of the lines. `as_written`: the digests match, so its numbers have the digits of a text."""
     header = content.header
-    candidates = {i: _candidate(c, header.operator, f"{name}:{n}") for i, (n, c) in content.candidates.items()}
-    problems = {i: _problem(p, f"{name}:{n}") for i, (n, p) in content.problems.items()}
+    candidates = {i: candidate_of(c, header.operator, f"{name}:{n}") for i, (n, c) in content.candidates.items()}
+    problems = {i: _checked_problem(p, f"{name}:{n}") for i, (n, p) in content.problems.items()}
     codes = {i: c.code for i, c in candidates.items()}
-    shared = {"device": content.device.digest, "policy": content.policy.digest}
+    shared = content.device.digest, content.policy.digest
     measurements = []
     for i, numbered in content.measurements.items():
         for n, m in numbered:
-            code = codes.get(m.candidate, "")
-            fields = {f: getattr(m, f) for f in _TAKEN} | {**shared, "problem": problems[i], "code": code}
-            measurements.append(Measurement(**fields))
+            measurements.append(measurement_of(m, problems[i], codes.get(m.candidate, ""), *shared))
             if not as_written:
                 _check_median(measurements[-1], m, f"{name}:{n}")
     survey = [s for i, (n, line) in content.surveys.items() for s in _shapes(content, i, line, f"{name}:{n}")]
@@ -300,15 +314,31 @@ def _assemble(content: _Content, name: str, *, as_written: bool) -> OperatorData
         raise DatabaseError(f"{name}: {error.what}", why=error.why, fix=error.fix) from error
 
 
-def _candidate(line: CandidateLine, operator: str, where: str) -> CandidateRecord:
+def candidate_of(line: CandidateLine, operator: str, where: str) -> CandidateRecord:
+    """The candidate of a line.
+
+    Raises:
+        DatabaseError: with `where`, when its id is not that of its config.
+    """
     candidate = Candidate(operator=operator, **shared_fields(line, Candidate))
     if candidate.id != line.id:
         raise DatabaseError(f"{where}: candidate {line.id!r} has the config of {candidate.id!r}", fix=RESTORE)
     return CandidateRecord(candidate=candidate, **shared_fields(line, CandidateRecord))
 
 
-def _problem(line: ProblemLine, where: str) -> Problem:
-    problem = Problem(**shared_fields(line, Problem))
+def measurement_of(line: MeasurementLine, problem: Problem, code: str, device: str, policy: str) -> Measurement:
+    """The measurement of a line, of this code on this problem. `device` and `policy` are digests."""
+    fields = {name: getattr(line, name) for name in _TAKEN}
+    return Measurement(problem=problem, code=code, device=device, policy=policy, **fields)
+
+
+def problem_of(line: ProblemLine) -> Problem:
+    """The problem of a line."""
+    return Problem(**{name: getattr(line, name) for name in Problem.__struct_fields__})
+
+
+def _checked_problem(line: ProblemLine, where: str) -> Problem:
+    problem = problem_of(line)
     if problem.id != line.id:
         raise DatabaseError(f"{where}: problem {line.id!r} has the dims of {problem.id!r}", fix=RESTORE)
     return problem

@@ -1,7 +1,6 @@
-"""The measurement store: what this user's builds measured, in lines like those of a record, beside the object cache.
+"""The measurement store: what this user's builds measured, in the lines of a record, beside the object cache.
 
-There is one text for each operator, device and policy. A line is one screen, or one race with all of its entrants. It
-has its own digest, so damage costs the lines that it touches. Any number of builds append to a text. If a build that
+There is one text for each operator, device and policy, see `groups`. Any number of builds append to it. If a build that
 measures all again does not end, the next one continues with what it has measured.
 """
 
@@ -9,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import logging
 import os
 import stat
@@ -18,18 +16,29 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-import msgspec
 from filelock import FileLock, Timeout
+from msgspec import structs
 
-from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, is_baseline
+from aot_tune.bench.protocol.measurement_records import BASELINE, Device, Measurement, Policy, is_baseline
+from aot_tune.compile.toolchain import measured_code
+from aot_tune.compile.variant import Variant
+from aot_tune.database.format import candidate_line, measurement_line, measurement_of
+from aot_tune.database.groups import (
+    END,
+    Group,
+    Head,
+    encode_group,
+    group_name,
+    read_groups,
+    subject_of,
+)
 from aot_tune.database.identity import problem_key
-from aot_tune.database.record_lines import MeasurementLine
+from aot_tune.database.record_lines import SCHEMA, CandidateLine, MeasurementLine
+from aot_tune.database.records import CandidateRecord
 from aot_tune.spec import Problem
 from aot_tune.support.cache_tiers import CacheTier
-from aot_tune.support.digests import canonical_digest, shared_fields
-from aot_tune.support.errors import CacheError
+from aot_tune.support.errors import CacheError, DatabaseError
 from aot_tune.support.storage import (
     DISK_ERRORS,
     TEMPORARIES,
@@ -40,26 +49,24 @@ from aot_tune.support.storage import (
     check_trust,
     opened_own,
     private_folder,
+    read_own,
     replace_file,
     sweep_temporaries,
     write_file,
 )
 
-__all__ = ["SCHEMA", "Begun", "MeasurementStore", "OperatorStore", "begin", "compact_store", "forget"]
+__all__ = ["Begun", "MeasurementStore", "OperatorStore", "begin", "compact_store", "forget"]
 
-SCHEMA = 4
-"""Raised with every change of what a line may hold, because a line that cannot be read counts as damaged."""
-_FORMAT = "aot_tune store"
 _ROOM, _ENDING = "measurements", ".jsonl"
-_SHORT, _LONG = 16, 24
-"""Hex digits of a line's digest, and of the digest in a text's name."""
 _LOCK_SECONDS = 60.0
 _APPENDING = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 _BLOCK = 1 << 20
 _REFUSED = ".refused"
 """A text that others may write to is not read. It is kept under this name, and a new one takes its place."""
-_SPARE_LINES = 256
-"""A text is written anew when more than half of its lines are superseded, and these are more than this."""
+_SPARE = 256
+"""A text is written anew when more than half of its groups are superseded, and these are more than this."""
+_OUTDATED_DAYS = 30
+"""Groups that are older go when a text is written anew, if a candidate of theirs had other code since."""
 _BEGUN = "begun"
 _LONGEST_SECONDS = 24 * 3600.0
 """Measurements older than this do not count as new when everything is to be measured again."""
@@ -69,104 +76,26 @@ trusted."""
 _log = logging.getLogger("aot_tune.database")
 
 
-class _StoredMeasurement(MeasurementLine, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A measurement as a record has it, and what only the store keeps. `code` is a baseline's version."""
-
-    problem: str = ""
-    code: str = ""
-    phases: dict[str, float] = msgspec.field(default_factory=dict)
-
-    @property
-    def subject(self) -> str:
-        """What was measured: a code, or a version of a baseline."""
-        return self.code if self.code and not is_baseline(self.candidate) else f"{self.candidate}@{self.code}"
-
-
-class _Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A line without its digest: one screen, or a race with all of its entrants. `at` is when it was written, in ns."""
-
-    at: int
-    problem: Problem
-    screen: _StoredMeasurement | None = None
-    race: tuple[_StoredMeasurement, ...] | None = None
-
-    @property
-    def measurements(self) -> tuple[_StoredMeasurement, ...]:
-        """All of them."""
-        return self.race or (() if self.screen is None else (self.screen,))
-
-    @property
-    def name(self) -> str:
-        """Names what was measured on what."""
-        return _name([m.subject for m in self.measurements], self.problem, raced=self.race is not None)
-
-
-class _Header(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line of a text. It is for people, and names the schema: each line's digest covers the text's name."""
-
-    format: str = _FORMAT
-    schema: int = SCHEMA
-    operator: str
-    contract: str
-    device: str
-    policy: str
-
-    @property
-    def stem(self) -> str:
-        """Name of the text, without its ending."""
-        return f"{self.operator}-{canonical_digest(self)[:_LONG]}"
-
-
-class _Line(NamedTuple):
-    """A line of a text: its row without the end, and the result in it."""
-
-    row: bytes
-    result: _Result
-
-
-_START, _GOES_ON, _HEAD = b'{"digest":"', b'",', b'{"header":'
-_DECODER, _ENCODER = msgspec.json.Decoder(_Result), msgspec.json.Encoder()
-
-
-def _name(subjects: Iterable[str], problem: Problem, *, raced: bool) -> str:
-    return canonical_digest([raced, sorted(set(subjects)), problem_key(problem)])
-
-
-def _line(stem: str, rest: bytes, result: _Result) -> _Line:
-    """A line of the text with that name. `rest` is the result as JSON, without its first brace."""
-    digest = hashlib.sha256(stem.encode() + b"\n" + rest).hexdigest()[:_SHORT]
-    return _Line(b"".join((_START, digest.encode(), _GOES_ON, rest)), result)
-
-
-def _read_line(stem: str, row: bytes) -> _Line | None:
-    """A row as a line. None if it is damaged, or of another text."""
-    rest = row[len(_START) + _SHORT + len(_GOES_ON) :]
-    try:
-        line = _line(stem, rest, _DECODER.decode(b"{" + rest))
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    return line if line.row == row else None
-
-
 class _Text:
     """What one file holds, as far as it was read, and what this process added.
 
     Args:
         tier: the owner of a tier's file, or -1 for one of this user's.
-        since: older lines do not count.
+        since: older groups do not count.
     """
 
-    def __init__(self, path: Path, *, trusted: bool, tier: int = -1, since: int = 0) -> None:
-        self.path, self.stem = path, path.name.removesuffix(_ENDING)
+    def __init__(self, path: Path, head: Head, *, trusted: bool, tier: int = -1, since: int = 0) -> None:
+        self.path, self._head = path, head
         self._trusted, self._tier, self._since = trusted, tier, since
-        self.header, self.lines = b"", dict[str, _Line]()
+        self.groups: dict[str, Group] = {}
+        self._candidates: dict[tuple[str, str], CandidateLine] = {}
         self._at = (0, 0)
-        self._end = self._rows = self._damaged = 0
+        self._end = self._count = self._damaged = 0
 
     def refresh(self) -> int:
-        """Read what was appended since the last time. Returns how many lines are damaged.
+        """Read what was appended since the last time. Returns how many parts are damaged.
 
-        The last line may be torn: whoever wrote it was killed, or is still at it. It is left out.
+        The last group may be torn: whoever wrote it was killed, or is still at it. It is left out.
 
         Raises:
             OSError, CorruptError, CacheError: as `opened_own`.
@@ -174,27 +103,34 @@ class _Text:
         with opened_own(self.path, trusted=self._trusted, tier_of=self._tier) as (file, status):
             at = status.st_dev, status.st_ino
             if at != self._at or status.st_size < self._end:
-                self._at, self._end, self._rows, self._damaged = at, 0, 0, 0
+                self._begin_anew(at)
             file.seek(self._end)
             text = file.read()
-        rows = text[: text.rfind(b"\n") + 1].split(b"\n")[:-1]
-        damaged, read = 0, dict[str, _Line]()
-        for row in rows:
-            line = _read_line(self.stem, row)
-            if line is None and self._end == 0 and row is rows[0] and row.startswith(_HEAD):
-                self.header = row + b"\n"
-            elif line is None:
+        whole = text.rfind(END)
+        if whole < 0:
+            return 0
+        self._end += whole + len(END)
+        damaged, read = 0, dict[str, Group]()
+        for group in read_groups(text[: whole + len(END)], self._head.digests):
+            self._count += 1
+            if group is None:
                 damaged += 1
-            elif line.result.at >= self._since:
-                read[line.result.name] = line
-        self.lines = read | self.lines  # what a build has once used stays the same for it
-        self._end += sum(map(len, rows)) + len(rows)
-        self._rows += len(rows)
+                continue
+            self._candidates |= _by_code(group.candidates)
+            if group.at >= self._since:
+                read[group.name] = structs.replace(group, candidates=()) if group.candidates else group
+        self.groups = read | self.groups  # what a build has once used stays the same for it
         self._damaged += damaged
         return damaged
 
-    def append(self, line: _Line, header: bytes, temporaries: Path) -> None:
-        """Add a line to the file. A torn line at its end is cut off, and a file that cannot be used is replaced.
+    def _begin_anew(self, at: tuple[int, int] = (0, 0)) -> None:
+        self._at, self._end, self._count, self._damaged = at, 0, 0, 0
+        self._candidates = {}
+
+    def append(self, group: Group, candidates: Iterable[CandidateLine], temporaries: Path) -> None:
+        """Add a group to the file, with the lines of those of its candidates that the file does not have.
+
+        A torn group at its end is cut off, and a file that cannot be used is replaced.
 
         Raises:
             OSError: when it cannot be written. The file is then as before.
@@ -202,34 +138,38 @@ class _Text:
         private_folder(self.path.parent)
         with self._locked():
             if self._is_wasteful():
-                with contextlib.suppress(OSError, CorruptError, CacheError, msgspec.DecodeError):
-                    _Text(self.path, trusted=self._trusted)._compact(temporaries)
-                self._at, self._end, self._rows, self._damaged = (0, 0), 0, 0, 0
-            if not self._added(line.row + b"\n", header):
-                self._write_anew(header, temporaries)
+                with contextlib.suppress(OSError, CorruptError, CacheError):
+                    _Text(self.path, self._head, trusted=self._trusted)._compact(temporaries)
+                self._begin_anew()
+            new = {at: line for at, line in _by_code(candidates).items() if at not in self._candidates}
+            if self._added(encode_group(structs.replace(group, candidates=tuple(new.values())), self._head.digests)):
+                self._candidates |= new
+            else:
+                self._candidates |= _by_code(candidates)
+                self._write_anew(self.groups, temporaries)
 
     def compact(self, temporaries: Path) -> None:
-        """Write the file anew if it is of this schema and has lines that are damaged or superseded."""
+        """Write the file anew if it has parts that are damaged, superseded or outdated."""
         with self._locked():
             self._compact(temporaries)
 
     def _compact(self, temporaries: Path) -> None:
         """Nothing was read before, so all that others have added is kept, and the latest of each holds."""
         self.refresh()
-        header = self.header and msgspec.json.decode(self.header, type=dict[str, _Header])["header"]
-        if header and header.schema == SCHEMA and self._rows - 1 > len(self.lines):
-            self._write_anew(self.header, temporaries)
+        kept = _current(self.groups)
+        if self._count > len(kept):
+            self._write_anew(kept, temporaries)
 
     def _locked(self) -> FileLock:
         return FileLock(self.path.parent / "lock", timeout=_LOCK_SECONDS, mode=0o600)
 
     def _is_wasteful(self) -> bool:
-        """Whether a file that was read as a whole has a damaged line, or most of its lines are superseded."""
-        dead = self._rows - len(self.lines)
-        return self._since == 0 and self._end > 0 and (self._damaged > 0 or dead > max(len(self.lines), _SPARE_LINES))
+        """Whether a file that was read as a whole has a damaged part, or most of its groups are superseded."""
+        dead = self._count - len(self.groups)
+        return self._since == 0 and self._end > 0 and (self._damaged > 0 or dead > max(len(self.groups), _SPARE))
 
-    def _added(self, data: bytes, header: bytes) -> bool:
-        """Whether data was added to the file. Not if this is no file, or others may write to it."""
+    def _added(self, data: bytes) -> bool:
+        """Whether a group was added to the file. Not if this is no file, or others may write to it."""
         try:
             descriptor = os.open(self.path, _APPENDING, 0o600)
         except OSError as error:
@@ -242,20 +182,19 @@ class _Text:
                 check_trust(status, self.path)
             if not stat.S_ISREG(status.st_mode):
                 return False
-            self._add(descriptor, status, data, header)
-        except CacheError:  # its lines are right again once nobody else may write to it
+            self._add(descriptor, status, data)
+        except CacheError:  # its groups are right again once nobody else may write to it
             self.path.replace(f"{self.path}{_REFUSED}")
             return False
         finally:
             os.close(descriptor)
         return True
 
-    def _add(self, descriptor: int, status: os.stat_result, data: bytes, header: bytes) -> None:
-        size = status.st_size
-        if size and os.pread(descriptor, 1, size - 1) != b"\n":
-            size = _whole(descriptor, size)
+    def _add(self, descriptor: int, status: os.stat_result, data: bytes) -> None:
+        size = _whole(descriptor, status.st_size)
+        if size < status.st_size:
             os.ftruncate(descriptor, size)
-        data = data if size else header + data
+        data = data if size else self._head.text + data
         try:
             if os.write(descriptor, data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -264,23 +203,44 @@ class _Text:
             raise
         if (status.st_dev, status.st_ino) == self._at and size == self._end:
             self._end += len(data)
-            self._rows += 1
+            self._count += 1
 
-    def _write_anew(self, header: bytes, temporaries: Path) -> None:
-        text = header + b"".join(line.row + b"\n" for line in self.lines.values())
+    def _write_anew(self, groups: Mapping[str, Group], temporaries: Path) -> None:
+        lines, new = [self._head.text], dict(self._candidates)
+        for group in groups.values():
+            of_group = [new.pop((m.candidate, m.code), None) for m in group.measurements]
+            candidates = tuple(line for line in of_group if line is not None)
+            lines.append(encode_group(structs.replace(group, candidates=candidates), self._head.digests))
+        text = b"".join(lines)
         replace_file(self.path, text, temporaries, durable=True)  # it holds all that this machine has measured
         status = self.path.stat()
-        self._at, self._end, self._rows, self._damaged = (status.st_dev, status.st_ino), len(text), len(self.lines), 0
+        self._at, self._end, self._count, self._damaged = (status.st_dev, status.st_ino), len(text), len(groups), 0
+
+
+def _by_code(lines: Iterable[CandidateLine]) -> dict[tuple[str, str], CandidateLine]:
+    return {(line.id, measured_code(line.source, line.object, line.device)): line for line in lines}
+
+
+def _current(groups: Mapping[str, Group]) -> dict[str, Group]:
+    """The groups without those that are old, and of which a candidate had other code since."""
+    latest = {m.candidate: m.code for g in sorted(groups.values(), key=lambda g: g.at) for m in g.measurements}
+    old = time.time_ns() - _OUTDATED_DAYS * 24 * 3600 * 10**9
+    return {
+        name: group
+        for name, group in groups.items()
+        if group.at > old or all(latest[m.candidate] == m.code for m in group.measurements)
+    }
 
 
 def _whole(descriptor: int, size: int) -> int:
-    """Where the last whole line of a file of this size ends."""
-    while size:
-        begin = max(size - _BLOCK, 0)
-        at = os.pread(descriptor, size - begin, begin).rfind(b"\n")
+    """Where the last whole group of a file of this size ends."""
+    end, block = size, len(END)
+    while end:
+        begin = max(end - block, 0)
+        at = os.pread(descriptor, end - begin, begin).rfind(END)
         if at >= 0:
-            return begin + at + 1
-        size = begin
+            return begin + at + len(END)
+        end, block = (begin + len(END) - 1 if begin else 0), _BLOCK
     return 0
 
 
@@ -351,41 +311,45 @@ class MeasurementStore:
         return self._root
 
     def operator(
-        self, name: str, contract: str, device: str, policy: str, baselines: Mapping[str, str] | None = None
+        self,
+        name: str,
+        contract: str,
+        device: Device,
+        policy: Policy,
+        baselines: Mapping[str, str] | None = None,
+        *,
+        kind: str = "",
     ) -> OperatorStore:
         """The measurements of one operator on one device under one policy.
 
         Args:
             contract: `operator_digest` of the operator.
-            device, policy: digests.
             baselines: version of each baseline that takes part, by name without `baseline:`.
+            kind: names what is not measured as candidates are, such as a survey. It counts nowhere else.
         """
-        header = _Header(operator=name, contract=contract, device=device, policy=policy)
-        return OperatorStore(self, header, baselines or {})
+        head = Head.of(name, contract, device, policy, kind)
+        return OperatorStore(self, head, policy.digest, baselines or {})
 
-    def load(self, stem: str, name: str) -> _Result | None:
+    def load(self, head: Head, name: str) -> Group | None:
         """What is stored under a name in a text. None if there is nothing usable."""
         with self._lock:
-            text = self._text(stem)
-            if name not in text.lines and self._root is not None and self._mode != "fresh":
+            text = self._text(head)
+            if name not in text.groups and self._root is not None and self._mode != "fresh":
                 self._refresh(text)
-            line = text.lines.get(name) or self._in_tiers(stem, name)
-        return None if line is None else line.result
+            return text.groups.get(name) or self._in_tiers(head, name)
 
-    def save(self, header: _Header, result: _Result) -> None:
-        """Add a line to a text.
+    def save(self, head: Head, group: Group, candidates: Iterable[CandidateLine]) -> None:
+        """Add a group to a text, with the lines of those of its candidates that the text does not have.
 
-        If the disk cannot be written to, there is one warning, and memory keeps the line.
+        If the disk cannot be written to, there is one warning, and memory keeps the group.
         """
-        stem, name = header.stem, result.name
-        line = _line(stem, _ENCODER.encode(result)[1:], result)
         with self._lock:
-            text = self._text(stem)
-            text.lines[name] = line
+            text = self._text(head)
+            text.groups[group.name] = group
             if self._root is None or self._mode == "ro":
                 return
             try:
-                text.append(line, _ENCODER.encode({"header": header}) + b"\n", self._root / TEMPORARIES)
+                text.append(group, candidates, self._root / TEMPORARIES)
                 self.written += 1
                 return
             except Timeout:
@@ -399,11 +363,11 @@ class MeasurementStore:
             _log.warning("measurements are not kept: %s: %s", self._root, why)
             self._root = None
 
-    def _text(self, stem: str) -> _Text:
-        if stem not in self._texts:
-            path = (self._root or Path()) / _ROOM / f"{stem}{_ENDING}"
-            self._texts[stem] = _Text(path, trusted=self._trusted, since=self._since)
-        return self._texts[stem]
+    def _text(self, head: Head) -> _Text:
+        if head.stem not in self._texts:
+            path = (self._root or Path()) / _ROOM / f"{head.stem}{_ENDING}"
+            self._texts[head.stem] = _Text(path, head, trusted=self._trusted, since=self._since)
+        return self._texts[head.stem]
 
     def _refresh(self, text: _Text) -> None:
         """Read what others have added to a text. What is wrong with it is told once."""
@@ -420,27 +384,27 @@ class MeasurementStore:
             return
         if damaged:
             self.damaged += damaged
-            _log.warning("%d lines of %s are damaged and not used", damaged, text.path)
+            _log.warning("%d parts of %s are damaged and not used", damaged, text.path)
 
-    def _in_tiers(self, stem: str, name: str) -> _Line | None:
+    def _in_tiers(self, head: Head, name: str) -> Group | None:
         for tier in self._tiers:
-            text = self._of_tier(tier, stem)
-            if name in text.lines:
-                if (stem, name) not in self._served:
-                    self._served.add((stem, name))
+            text = self._of_tier(tier, head)
+            if name in text.groups:
+                if (head.stem, name) not in self._served:
+                    self._served.add((head.stem, name))
                     tier.served_measurements()
-                return text.lines[name]
+                return text.groups[name]
         return None
 
-    def _of_tier(self, tier: CacheTier, stem: str) -> _Text:
+    def _of_tier(self, tier: CacheTier, head: Head) -> _Text:
         """A text of a tier, which is read once."""
-        text = self._of_tiers.get((tier, stem))
+        text = self._of_tiers.get((tier, head.stem))
         if text is None:
-            path = tier.path / _ROOM / f"{stem}{_ENDING}"
-            text = self._of_tiers[tier, stem] = _Text(path, trusted=tier.trusted, tier=tier.owner)
+            path = tier.path / _ROOM / f"{head.stem}{_ENDING}"
+            text = self._of_tiers[tier, head.stem] = _Text(path, head, trusted=tier.trusted, tier=tier.owner)
             try:
                 for _ in range(text.refresh() if tier.usable else 0):
-                    tier.pass_over(path, CorruptError("one of its lines is damaged"))
+                    tier.pass_over(path, CorruptError("a part of it is damaged"))
             except (FileNotFoundError, NotADirectoryError):
                 pass
             except (CorruptError, CacheError, OSError) as error:
@@ -449,22 +413,26 @@ class MeasurementStore:
 
 
 def compact_store(location: CacheLocation) -> None:
-    """Drop lines that are damaged or superseded from all texts of a store that may be written."""
+    """Drop what is damaged, superseded or outdated from all texts of a store that may be written."""
     if location.root is None or location.mode not in ("rw", "fresh"):
         return
     for path in sorted((location.root / _ROOM).glob(f"*{_ENDING}")):
         try:
-            _Text(path, trusted=location.trusted).compact(location.root / TEMPORARIES)
-        except (OSError, NotImplementedError, CorruptError, CacheError, msgspec.DecodeError) as error:
+            head = Head.read(read_own(path, trusted=location.trusted), str(path))
+            if f"{head.stem}{_ENDING}" == path.name:
+                _Text(path, head, trusted=location.trusted).compact(location.root / TEMPORARIES)
+        except DatabaseError:  # of another version; or its head is damaged, and goes once something is added
+            continue
+        except (OSError, NotImplementedError, CorruptError, CacheError) as error:
             _log.warning("%s stays as it is: %s", path, error)
 
 
 class OperatorStore:
     """One operator's part of a store. `MeasurementStore.operator` makes it."""
 
-    def __init__(self, store: MeasurementStore, header: _Header, baselines: Mapping[str, str]) -> None:
-        self._store, self._header, self._baselines = store, header, baselines
-        self._stem = header.stem
+    def __init__(self, store: MeasurementStore, head: Head, policy: str, baselines: Mapping[str, str]) -> None:
+        self._store, self._head, self._baselines = store, head, baselines
+        self._device, self._policy = head.device.digest, policy
 
     def find(self, candidate: str, code: str, problem: Problem) -> Measurement | None:
         """The measurement of a code on a problem, under this candidate's id.
@@ -474,18 +442,17 @@ class OperatorStore:
             code: empty for a baseline.
             problem: the problem that it was measured on.
         """
-        name = _name([self._subject(candidate, code)], problem, raced=False)
-        result = self._store.load(self._stem, name)
-        return None if result is None else self._measurement(result.measurements[0], candidate, problem)
+        name = group_name([self._subject(candidate, code)], problem, raced=False)
+        group = self._store.load(self._head, name)
+        return None if group is None else self._measurement(group.measurements[0], candidate, problem)
 
-    def put(self, measurement: Measurement) -> None:
-        """Store one measurement, whatever its status.
+    def put(self, measurement: Measurement, variants: Iterable[Variant] = ()) -> None:
+        """Store one measurement, whatever its status. `variants` say how to make its candidate again.
 
         Raises:
             ValueError: when its device or policy is not that of this part of the store.
         """
-        at, screen = time.time_ns(), self._stored(measurement)
-        self._store.save(self._header, _Result(at=at, problem=measurement.problem, screen=screen))
+        self._save([measurement], variants, raced=False)
 
     def find_race(self, entrants: Sequence[tuple[str, str]], problem: Problem) -> list[Measurement] | None:
         """The race of exactly these entrants (candidate id, code) on a problem, in the given order.
@@ -493,53 +460,47 @@ class OperatorStore:
         Times of different races cannot be compared, so a race is found as a whole or not at all.
         """
         subjects = [self._subject(candidate, code) for candidate, code in entrants]
-        result = self._store.load(self._stem, _name(subjects, problem, raced=True))
-        if result is None:
+        group = self._store.load(self._head, group_name(subjects, problem, raced=True))
+        if group is None:
             return None
-        by_subject = {m.subject: m for m in result.measurements}
+        by_subject = {subject_of(m.candidate, m.code): m for m in group.measurements}
         return [
             self._measurement(by_subject[s], candidate, problem)
             for s, (candidate, _) in zip(subjects, entrants, strict=True)
         ]
 
-    def put_race(self, measurements: Iterable[Measurement]) -> None:
-        """Store all entrants of one race on one problem.
+    def put_race(self, measurements: Iterable[Measurement], variants: Iterable[Variant] = ()) -> None:
+        """Store all entrants of one race on one problem. `variants` say how to make its candidates again.
 
         Raises:
             ValueError: when they are of several problems, or of another device or policy.
         """
-        entrants = tuple(measurements)
-        race = tuple(map(self._stored, entrants))
-        if len({problem_key(m.problem) for m in entrants}) != 1:
-            raise ValueError("the measurements of one race must be on one problem")
-        self._store.save(self._header, _Result(at=time.time_ns(), problem=entrants[0].problem, race=race))
+        self._save(list(measurements), variants, raced=True)
+
+    def _save(self, measurements: Sequence[Measurement], variants: Iterable[Variant], *, raced: bool) -> None:
+        if len({problem_key(m.problem) for m in measurements}) != 1:
+            raise ValueError("what is stored at once must be on one problem")
+        lines = tuple(map(self._line, measurements))
+        codes = {(m.candidate, m.code) for m in measurements}
+        made = [CandidateRecord.of(v) for v in variants if v.compiled and (v.id, v.code) in codes]
+        group = Group(time.time_ns(), raced, measurements[0].problem, lines)
+        self._store.save(self._head, group, map(candidate_line, made))
+
+    def _subject(self, candidate: str, code: str) -> str:
+        return code or subject_of(candidate, self._version(candidate))
 
     def _version(self, baseline: str) -> str:
         return self._baselines.get(baseline.removeprefix(BASELINE), "")
 
-    def _subject(self, candidate: str, code: str) -> str:
-        return code or f"{candidate}@{self._version(candidate)}"
-
-    def _stored(self, m: Measurement) -> _StoredMeasurement:
-        if (m.device, m.policy) != (self._header.device, self._header.policy):
+    def _line(self, m: Measurement) -> MeasurementLine:
+        if (m.device, m.policy) != (self._device, self._policy):
             raise ValueError(f"measurement of {m.candidate} is of another device or policy than this store")
-        fields = shared_fields(m, _StoredMeasurement) | {
-            "problem": "",
-            "ns": None,
-            "code": m.code or self._version(m.candidate),
-        }
-        return _StoredMeasurement(**fields)
+        return measurement_line(m, m.code or self._version(m.candidate))
 
-    def _measurement(self, stored: _StoredMeasurement, candidate: str, problem: Problem) -> Measurement:
-        header, code = self._header, "" if is_baseline(candidate) else stored.code
-        fields = {
-            "candidate": candidate,
-            "code": code,
-            "problem": problem,
-            "device": header.device,
-            "policy": header.policy,
-        }
-        return Measurement(**shared_fields(stored, Measurement) | fields)
+    def _measurement(self, line: MeasurementLine, candidate: str, problem: Problem) -> Measurement:
+        code = "" if is_baseline(candidate) else line.code
+        m = measurement_of(line, problem, code, self._device, self._policy)
+        return m if m.candidate == candidate else structs.replace(m, candidate=candidate)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from aot_tune.bench.protocol.measurement_records import BASELINE, Device, Seen, Status
+from aot_tune.bench.protocol.measurement_records import BASELINE, Device, Policy, Seen, Status
 from aot_tune.compile.toolchain import CompileStatus
 from aot_tune.database.records import SurveyedShape
 from aot_tune.spec import ConfigValue, Problem
@@ -17,10 +17,12 @@ from aot_tune.support.errors import DatabaseError
 __all__ = [
     "COUNTED",
     "FORMAT",
+    "GROUP_END",
     "OLDEST_KNOWN",
     "READ",
     "RESTORE",
     "SCHEMA",
+    "STORE",
     "CandidateLine",
     "EndLine",
     "HeaderLine",
@@ -46,6 +48,10 @@ COUNTED = 4
 OLDEST_KNOWN = 3
 """The first schema that `aot-tune records upgrade` reads. Before it, sources had other digests."""
 FORMAT = "aot_tune database"
+STORE = "aot_tune store"
+"""The format of a store's text, which grows: see `groups`."""
+GROUP_END = b'{"end":{}}'
+"""The last line of each group of a store's text."""
 RESTORE = "restore the file"
 _DIGITS = 16
 _FORM = ("order", "strides", "present", "attributes", "alignment", "dtypes")
@@ -53,7 +59,11 @@ _FORM = ("order", "strides", "present", "attributes", "alignment", "dtypes")
 Columns = Mapping[str, Sequence[float | None]]
 
 
-class HeaderLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """There are many, and none refers to what holds it."""
+
+
+class HeaderLine(_Line, frozen=True, kw_only=True):
     """What a record is about. `opening` is as in `OperatorDatabase`."""
 
     format: str
@@ -63,14 +73,20 @@ class HeaderLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     opening: str = ""
 
 
-class PolicyLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PolicyLine(_Line, frozen=True, kw_only=True):
     """The measurement policy as data, and its digest."""
 
     digest: str
     fields: dict[str, object]
 
+    @classmethod
+    def of(cls, policy: Policy, kind: str = "") -> PolicyLine:
+        """A policy's line. `kind` names what is measured under it in another way than candidates are."""
+        digest = f"{kind}, {policy.digest}" if kind else policy.digest
+        return cls(digest=digest, fields=msgspec.json.decode(canonical(policy)))
 
-class CandidateLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+
+class CandidateLine(_Line, frozen=True, kw_only=True):
     """A candidate that was tried, and the result of compiling it."""
 
     id: str
@@ -88,8 +104,11 @@ class CandidateLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     error: str = ""
 
 
-class ProblemLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A problem, and the digest of everything that was measured on it. Schema 4 has no digest."""
+class ProblemLine(_Line, frozen=True, kw_only=True):
+    """A problem, and the digest of everything that was measured on it. Schema 4 has no digest.
+
+    Only a store's has `at`, when it was written in ns since the epoch, and says whether its measurements are a race.
+    """
 
     id: str
     dims: dict[str, int]
@@ -100,10 +119,15 @@ class ProblemLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     alignment: dict[str, int] = {}
     dtypes: dict[str, str] = {}
     digest: str = ""
+    at: int = 0
+    raced: bool = False
 
 
-class MeasurementLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A measurement. `ns` and `spread` follow from its times, and are for people. Schema 5 has no `seen`."""
+class MeasurementLine(_Line, frozen=True, kw_only=True):
+    """A measurement. `ns` and `spread` follow from its times, and are for people. Schema 5 has no `seen`.
+
+    Only a store's has `code`, which is a baseline's version for a baseline, and `phases`.
+    """
 
     problem: str
     candidate: str
@@ -119,9 +143,11 @@ class MeasurementLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     final: tuple[float, ...] | None = None
     screen: tuple[float, ...] = ()
     seen: Seen | None = None
+    code: str = ""
+    phases: Mapping[str, float] = {}
 
 
-class EndLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class EndLine(_Line, frozen=True, kw_only=True):
     """The end: a digest of what no other digest covers. Schema 4 has counts of all lines instead."""
 
     digest: str = ""
@@ -131,7 +157,7 @@ class EndLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     surveyed: int = 0
 
 
-class SurveyLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class SurveyLine(_Line, frozen=True, kw_only=True):
     """Shapes that only differ in their dims. The extents are by dim, one for each shape in a row.
 
     In schema 4, the same line has the times by candidate, and there is no id.
@@ -148,7 +174,7 @@ class SurveyLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ns: dict[str, tuple[float | None, ...]] = {}
 
 
-class TimesLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class TimesLine(_Line, frozen=True, kw_only=True):
     """ns of a candidate on each shape of a survey line, or null if it was not timed."""
 
     survey: str
@@ -157,7 +183,7 @@ class TimesLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ns: tuple[float | None, ...]
 
 
-class RecordLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class RecordLine(_Line, frozen=True, kw_only=True):
     """One line. Exactly one of these fields is set."""
 
     header: HeaderLine | None = None
@@ -202,7 +228,7 @@ def decode_line(row: bytes, where: str) -> RecordLine:
         line = _DECODER.decode(row)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _unreadable(row, where, str(error)) from error
-    if sum(value is not None for value in msgspec.structs.astuple(line)) != 1:
+    if msgspec.structs.astuple(line).count(None) != len(_KINDS) - 1:
         kinds = [name for name in _KINDS if getattr(line, name) is not None]
         raise DatabaseError(
             f"{where}: a line must hold one thing, but this one holds {kinds or 'nothing'}", fix=RESTORE
@@ -317,9 +343,11 @@ class RecordDigests:
         self._candidates = {name: canonical(line) for name, line in candidates.items()}
         self._used: set[str] = set()
 
-    def of_problem(self, problem: ProblemLine, measurements: Iterable[MeasurementLine]) -> str:
-        """The digest of a problem and its measurements."""
-        parts = [self._context, canonical(msgspec.structs.replace(problem, digest=""))]
+    def of_problem(
+        self, problem: ProblemLine, measurements: Iterable[MeasurementLine], beside: Iterable[CandidateLine] = ()
+    ) -> str:
+        """The digest of a problem and its measurements, and of the candidates' lines beside it in a store."""
+        parts = [self._context, canonical(msgspec.structs.replace(problem, digest="")), *map(canonical, beside)]
         for m in sorted(measurements, key=lambda m: m.candidate):
             parts += [self._subject(m.candidate), canonical(m)]
         return _digest(parts)

@@ -41,6 +41,19 @@ class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True):
     status: CompileStatus
     error: str = ""
 
+    @classmethod
+    def of(cls, variant: Variant) -> CandidateRecord:
+        """The record of a variant that was compiled."""
+        made = variant.made
+        return cls(
+            candidate=variant.candidate,
+            source=variant.rendered.digest,
+            object="" if made.device else made.digest,
+            device=made.device,
+            status=made.status,
+            error=made.error,
+        )
+
     @property
     def id(self) -> str:
         """The candidate's id."""
@@ -119,23 +132,13 @@ def make_database(
     Raises:
         DatabaseError: when measurements contradict each other or the device and policy, or a time is not finite.
     """
-    candidates = {
-        variant.id: CandidateRecord(
-            candidate=variant.candidate,
-            source=variant.rendered.digest,
-            object="" if variant.made.device else variant.made.digest,
-            device=variant.made.device,
-            status=variant.made.status,
-            error=variant.made.error,
-        )
-        for variant in compiled
-    }
+    candidates = {variant.id: CandidateRecord.of(variant) for variant in compiled}
     return canonical_database(
         OperatorDatabase(
             operator=operator,
             contract=contract,
             device=device,
-            policy=msgspec.json.decode(canonical(policy), type=dict[str, object]),
+            policy=msgspec.json.decode(canonical(policy)),
             policy_digest=policy.digest,
             toolchains={name: dict(identity) for name, identity in toolchains.items()},
             baselines=dict(baselines),

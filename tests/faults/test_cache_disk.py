@@ -94,12 +94,15 @@ def test_files_that_may_not_grow(tmp_path: Path, start_python) -> None:
     """RLIMIT_FSIZE stands in for a quota: nothing half-written is left, and nothing is taken for a result."""
     code = (
         "import logging, resource, sys\nfrom pathlib import Path\nlogging.basicConfig()\n"
-        "from aot_tune.bench.protocol.measurement_records import Measurement\n"
+        "from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy\n"
         "from aot_tune.database import MeasurementStore\n"
         "from aot_tune.spec import problem\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))\n"
-        "store = MeasurementStore(Path(sys.argv[1]))\nmine = store.operator('o', 'c', 'd', 'p')\n"
-        "m = Measurement(candidate='a', code='b', problem=problem(M=1), device='d', policy='p', status='ok',"
+        "store = MeasurementStore(Path(sys.argv[1]))\n"
+        "where, policy = Device(family='cpu', name='n', slug='s', identity={}), Policy()\n"
+        "mine = store.operator('o', 'c', where, policy)\n"
+        "m = Measurement(candidate='a', code='b', problem=problem(M=1), device=where.digest, policy=policy.digest,"
+        " status='ok',"
         " screen=tuple(float(n) for n in range(99)))\n"
         "mine.put(m)\nprint(mine.find('a', 'b', problem(M=1)) == m, store.root)\n"
     )

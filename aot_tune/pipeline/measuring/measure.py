@@ -151,8 +151,8 @@ class Measurer:
             self._stores[name] = self._session.store.operator(
                 name,
                 operator_digest(operator),
-                self._lazy.device.digest,
-                family(self._lazy.device.family).policy().digest,
+                self._lazy.device,
+                family(self._lazy.device.family).policy(),
                 baseline_versions(operator),
             )
         return self._stores[name]
@@ -341,7 +341,7 @@ class Measurer:
         measurement = bench.screen(prepared, linked, best)
         self.measured += 1
         if measurement.lasting:
-            case.store.put(measurement)
+            case.store.put(measurement, [linked])
         return measurement
 
     def _known_race(self, case: _OneProblem, variants: Sequence[Variant]) -> list[Measurement] | None:
@@ -360,7 +360,7 @@ class Measurer:
         if all(m.lasting and m.status != "skipped" for m in raced):
             names = {f"{BASELINE}{n}" for n in case.baselines()} - {m.candidate for m in raced}
             unable = [bench.measurement(case.prepared(), n, "", status="skipped") for n in sorted(names)]
-            case.store.put_race([*raced, *unable])  # a baseline that cannot run here is not tried again
+            case.store.put_race([*raced, *unable], linked)  # a baseline that cannot run here is not tried again
         return raced
 
 

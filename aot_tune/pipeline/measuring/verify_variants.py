@@ -234,14 +234,15 @@ def verify_variant(session: Session, bench: LazyBench, operator: Operator, varia
     """Verify one variant on the smallest problem that it serves and on odd ones, unless the store has the result."""
     devices = bench.device.family
     problem = min(served_by(operator, variant, devices), key=lambda p: (operator.compulsory_bytes(p), p.id))
-    policy = f"verify only, {family(devices).policy().digest}"
-    store = session.store.operator(operator.name, operator_digest(operator), bench.device.digest, policy)
+    policy = family(devices).policy()
+    store = session.store.operator(operator.name, operator_digest(operator), bench.device, policy, kind="verify only")
     result = store.find(variant.candidate.id, variant.code, problem)
     if result is None:
         prepared = bench.get().prepare(operator, problem)
-        result = bench.get().verify(prepared, bench.linked(variant))
+        linked = bench.linked(variant)
+        result = bench.get().verify(prepared, linked)
         if result.lasting:
-            store.put(msgspec.structs.replace(result, policy=policy))
+            store.put(result, [linked])
     if result.status != "ok":
         kind = "generic kernel" if variant.candidate.generic else f"kept variant {variant.candidate.label}"
         raise BuildError(

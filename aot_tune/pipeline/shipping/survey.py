@@ -9,8 +9,6 @@ from collections import deque
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, rounded
 from aot_tune.compile import Variant
@@ -469,8 +467,7 @@ def _survey_one(session: Session, bench: LazyBench, part: _Part, problem: Proble
     if race is None:
         race = _timed(session, bench, evidence, problem, variants)
         if race and all(m.lasting for m in race):
-            policy = f"survey, {family(bench.device.family).policy().digest}"
-            store.put_race([msgspec.structs.replace(m, policy=policy) for m in race])
+            store.put_race(race, evidence.now(variants))
     for measurement in race:
         if measurement.lasting and measurement.status not in ("ok", "skipped"):
             evidence.add(measurement)  # it is out, even where it won
@@ -499,6 +496,5 @@ def _timed(
 
 
 def _store(session: Session, bench: LazyBench, evidence: Evidence) -> OperatorStore:
-    policy = f"survey, {family(bench.device.family).policy().digest}"
-    name = evidence.operator.name
-    return session.store.operator(name, operator_digest(evidence.operator), bench.device.digest, policy)
+    operator, policy = evidence.operator, family(bench.device.family).policy()
+    return session.store.operator(operator.name, operator_digest(operator), bench.device, policy, kind="survey")

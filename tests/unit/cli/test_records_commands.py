@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from databases import DEVICE, SEEN, a_database, older_text
+from databases import DEVICE, SEEN, a_database, in_store, older_text
 from places import ROOT
 
 from aot_tune.cli.main import main
@@ -165,6 +165,44 @@ def test_show_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     database = load_database(CPU / "gemm.jsonl")
     assert f"  operator    of digest {database.contract[:12]}" in said
     assert sum(line.startswith("    M=") for line in said) == sum(len(database.problems) for _ in (3, 4))
+
+
+def test_a_text_of_the_store_is_read_as_a_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has no toolchains, and of candidates only those that were measured. No command writes over it."""
+    base = canonical_database(a_database())
+    path = in_store(tmp_path / "cache", base)
+    before = path.read_bytes()
+    measured = {m.candidate for m in base.measurements}
+    same = msgspec.structs.replace(
+        base, toolchains={}, candidates=tuple(c for c in base.candidates if c.id in measured)
+    )
+    record = tmp_path / "gemm.jsonl"
+    assert main(["records", "merge", str(path), "-o", str(record)]) == 0
+    assert load_database(record) == same
+    capsys.readouterr()
+    assert main(["records", "diff", str(path), str(record)]) == 0
+    assert capsys.readouterr().out == "the records say the same\n"
+    shown = []
+    for file in (path, record):
+        assert main(["records", "show", str(file), "--problems"]) == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+    assert main(["records", "merge", str(path), str(save_database(tmp_path / "other", base)), "-o", str(record)]) == 1
+    assert "has records already" in capsys.readouterr().err
+    assert main(["records", "merge", str(path), str(record), "-o", str(path)]) == 1
+    assert main(["records", "upgrade", str(path)]) == 1
+    assert main(["records", "check", str(path)]) == 1
+    assert capsys.readouterr().err.count("it is of format 'aot_tune store', schema 6") == 3
+    assert path.read_bytes() == before
+    again = a_database(objects="-of-other-code")
+    in_store(tmp_path / "cache", again)
+    assert main(["records", "diff", str(path), str(record)]) == 0
+    assert "candidates of other code: packed: 4" in capsys.readouterr().out
+    path.write_bytes(path.read_bytes() + before[before.index(b'{"candidate"') : -300])
+    assert main(["records", "diff", str(path), str(record)]) == 0
+    path.write_bytes(before.replace(b'"schema":6', b'"schema":7'))
+    assert main(["records", "show", str(path)]) == 1
+    assert "it is of format 'aot_tune store', schema 7" in capsys.readouterr().err
 
 
 def test_what_was_seen_of_the_device_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

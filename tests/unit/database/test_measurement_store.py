@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from bundled import OPERATORS
+from databases import DEVICE, POLICY, a_database, in_store
 
-from aot_tune.bench.protocol.measurement_records import Measurement
-from aot_tune.database import MeasurementStore, operator_digest
+from aot_tune.bench.protocol.measurement_records import Measurement, Policy
+from aot_tune.database import MeasurementStore, compact_store, operator_digest
 from aot_tune.spec import Operator, problem
+from aot_tune.support.storage import CacheLocation
 
 
 def measured(candidate: str = "c1", digest: str = "o1", *, m: int = 16, **fields: object) -> Measurement:
-    values: dict[str, object] = {"device": "dev", "policy": "pol", "status": "ok", "screen": (10.5, 11.25)}
+    values: dict[str, object] = {
+        "device": DEVICE.digest,
+        "policy": POLICY.digest,
+        "status": "ok",
+        "screen": (10.5, 11.25),
+    }
     return Measurement(candidate=candidate, code=digest, problem=problem(M=m, N=64), **(values | fields))
 
 
-def shelf(root: Path | None, mode: str = "rw", **changes: str):
-    parts = {"name": "gemm", "contract": "con", "device": "dev", "policy": "pol"} | changes
+def shelf(root: Path | None, mode: str = "rw", **changes: object):
+    parts = {"name": "gemm", "contract": "con", "device": DEVICE, "policy": POLICY} | changes
     return MeasurementStore(root, mode=mode).operator(**parts, baselines={"numpy": "2.4"})
 
 
@@ -28,17 +37,26 @@ def test_what_is_put_is_found_by_another_process(tmp_path: Path) -> None:
     assert shelf(tmp_path).find("c1", "o1", kept.problem) == kept
 
 
-@pytest.mark.parametrize("change", ["name", "contract", "device", "policy"])
+OTHERS = {
+    "name": "other",
+    "contract": "other",
+    "device": msgspec.structs.replace(DEVICE, identity={"model": "other"}),
+    "policy": Policy(seed=1),
+    "kind": "survey",
+}
+
+
+@pytest.mark.parametrize("change", OTHERS)
 def test_every_part_of_the_identity_counts(tmp_path: Path, change: str) -> None:
     shelf(tmp_path).put(measured())
     assert shelf(tmp_path).find("c1", "o1", problem(M=16, N=64)) is not None
-    assert shelf(tmp_path, **{change: "other"}).find("c1", "o1", problem(M=16, N=64)) is None
+    assert shelf(tmp_path, **{change: OTHERS[change]}).find("c1", "o1", problem(M=16, N=64)) is None
 
 
 def test_baselines_count_by_version(tmp_path: Path) -> None:
     shelf(tmp_path).put(measured("baseline:numpy", ""))
     assert shelf(tmp_path).find("baseline:numpy", "", problem(M=16, N=64)) is not None
-    newer = MeasurementStore(tmp_path).operator("gemm", "con", "dev", "pol", baselines={"numpy": "2.5"})
+    newer = MeasurementStore(tmp_path).operator("gemm", "con", DEVICE, POLICY, baselines={"numpy": "2.5"})
     assert newer.find("baseline:numpy", "", problem(M=16, N=64)) is None
     assert shelf(tmp_path).find("baseline:torch", "", problem(M=16, N=64)) is None
 
@@ -55,6 +73,50 @@ def test_races_are_found_whole_or_not_at_all(tmp_path: Path) -> None:
     assert shelf(tmp_path).find_race([*names, ("c3", "o3")], where) is None
     assert shelf(tmp_path).find_race(names, problem(M=1, N=64)) is None
     assert shelf(tmp_path).find("c1", "o1", where) is None  # a race is not a screen
+
+
+def test_a_candidate_is_in_a_text_once_and_again_after_damage(tmp_path: Path) -> None:
+    """What was measured of it does not depend on its line."""
+    made = a_database()
+    path, count = in_store(tmp_path, made), len({m.candidate for m in made.measurements if m.code})
+    whole = path.read_bytes()
+    assert whole.count(b'{"candidate":') == count
+    in_store(tmp_path, made)
+    assert path.read_bytes().count(b'{"candidate":') == count
+    compact_store(CacheLocation(root=tmp_path, mode="rw"))
+    assert len(path.read_bytes()) == len(whole)
+    first = made.measurements[0]
+    path.write_bytes(whole.replace(b'"source":"source4"', b'"source":"source5"', 1))
+    store = MeasurementStore(tmp_path)
+    mine = store.operator("gemm", made.contract, DEVICE, POLICY)
+    kept = [m for m in made.measurements if m.code and mine.find(m.candidate, m.code, m.problem) is not None]
+    assert store.damaged == 1
+    assert kept == [m for m in made.measurements[1:] if m.code]
+    assert first.candidate in {m.candidate for m in kept}
+    in_store(tmp_path, made)
+    assert path.read_bytes().count(b'"source":"source5"') == 0
+    compact_store(CacheLocation(root=tmp_path, mode="rw"))
+    assert path.read_bytes().count(b'{"candidate":') == count
+
+
+def test_old_times_of_other_code_go_when_a_text_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, day = time.time_ns(), 24 * 3600 * 10**9
+    for age, candidate, code in (
+        (40, "c1", "o1"),
+        (40, "c2", "o2"),
+        (20, "c3", "o3"),
+        (1, "c1", "o4"),
+        (1, "c3", "o5"),
+    ):
+        monkeypatch.setattr(time, "time_ns", lambda age=age: now - age * day)
+        shelf(tmp_path).put(measured(candidate, code))
+    monkeypatch.undo()
+    compact_store(CacheLocation(root=tmp_path, mode="rw"))
+    where = problem(M=16, N=64)
+    left = [code for code in ("o1", "o2", "o3", "o4", "o5") if shelf(tmp_path).find("c", code, where) is not None]
+    assert left == ["o2", "o3", "o4", "o5"]
 
 
 def test_modes(tmp_path: Path) -> None:

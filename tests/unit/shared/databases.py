@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
 from hypothesis import strategies as st
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy, Seen, Status
-from aot_tune.database import CandidateRecord, OperatorDatabase, SurveyedShape, encode
+from aot_tune.compile import Object, Variant
+from aot_tune.database import CandidateRecord, MeasurementStore, OperatorDatabase, SurveyedShape, encode
 from aot_tune.database.records import canonical_database
-from aot_tune.render import Candidate
+from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import problem
 
 DEVICE = Device(
@@ -217,6 +219,27 @@ def a_database(*, scale: float = 1.0, contract: str = "contract", objects: str =
         problems=tuple(workload),
         measurements=tuple(measurements),
     )
+
+
+def in_store(root: Path, database: OperatorDatabase) -> Path:
+    """The text of a store after a build that measured what a record has: screens, then a race on each problem."""
+    store = MeasurementStore(root).operator(
+        database.operator, database.contract, DEVICE, POLICY, baselines=database.baselines
+    )
+    variants = [
+        Variant(
+            rendered=Rendered(candidate=c.candidate, source="", digest=c.source, symbol="", lines=[]),
+            object=Object(digest=c.object, status=c.status),
+        )
+        for c in database.candidates
+    ]
+    for m in database.measurements:
+        store.find(m.candidate, m.code, m.problem)  # as a build does, which reads the text by it
+        store.put(msgspec.structs.replace(m, final=None, race=None), variants)
+    for one in database.problems:
+        store.put_race([m for m in database.measurements if m.problem == one and m.final], variants)
+    (path,) = (root / "measurements").glob("*.jsonl")
+    return path
 
 
 def older_text(database: OperatorDatabase, schema: int = 4) -> bytes:

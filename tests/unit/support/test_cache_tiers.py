@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aot_tune.bench.protocol.measurement_records import Measurement
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
 from aot_tune.compile import ObjectCache, target_by_name, toolchain_for
 from aot_tune.compile.cache_entry import file_digest
 from aot_tune.database import MeasurementStore
@@ -19,8 +19,15 @@ from aot_tune.support.errors import OptionError
 from aot_tune.support.storage import cache_location
 
 TARGET = target_by_name("cpu-x86-64")
+DEVICE, POLICY = Device(family="cpu", name="A CPU", slug="a-cpu", identity={"model": "A CPU"}), Policy()
 MEASURED = Measurement(
-    candidate="c1", code="o1", problem=problem(M=16), device="dev", policy="pol", status="ok", screen=(10.5, 11.25)
+    candidate="c1",
+    code="o1",
+    problem=problem(M=16),
+    device=DEVICE.digest,
+    policy=POLICY.digest,
+    status="ok",
+    screen=(10.5, 11.25),
 )
 
 
@@ -41,11 +48,11 @@ def there(tmp_path: Path, chain, make_rendered) -> Path:
 
 
 def put(store: MeasurementStore, one: Measurement) -> None:
-    store.operator("gemm", contract="con", device="dev", policy="pol").put(one)
+    store.operator("gemm", contract="con", device=DEVICE, policy=POLICY).put(one)
 
 
 def find(store: MeasurementStore, m: int = 16) -> Measurement | None:
-    return store.operator("gemm", contract="con", device="dev", policy="pol").find("c1", "o1", problem(M=m))
+    return store.operator("gemm", contract="con", device=DEVICE, policy=POLICY).find("c1", "o1", problem(M=m))
 
 
 def as_it_is(folder: Path) -> dict[str, tuple[int, ...]]:
