@@ -18,7 +18,18 @@ from aot_tune.render import Rendered
 from aot_tune.spec import problem
 from aot_tune.spec.load_operators import load_operator
 
-__all__ = ["Bed", "CompiledBed", "linked_variant"]
+__all__ = ["PRELUDE", "Bed", "CompiledBed", "linked_variant"]
+
+PRELUDE = """
+#include <cstddef>
+#include <cstdint>
+struct DLTensor {
+  void* data; struct { int32_t type, id; } device; int32_t ndim; struct { uint8_t code, bits; uint16_t lanes; } dtype;
+  int64_t *shape, *strides; uint64_t byte_offset;
+};
+#define EXPORT extern "C" __attribute__((visibility("default")))
+"""
+"""How a candidate in C++ begins."""
 
 
 def linked_variant(candidate: Any, path: Path, symbol: str, code: str, requires: Any = ()) -> Variant:

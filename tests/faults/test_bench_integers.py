@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compiled import CompiledBed
+from compiled import PRELUDE, CompiledBed
 
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.compile import target_by_name
@@ -45,14 +45,9 @@ operator = Operator(
 '''
 DECLARED = 'IntegerSums(K, thinned="b")'
 
-SOURCE = r"""
-#include <cstddef>
-#include <cstdint>
-struct DLTensor {
-    void* data; int32_t device_type, device_id, ndim; uint8_t code, bits; uint16_t lanes;
-    int64_t *shape, *strides; uint64_t byte_offset;
-};
-#define EXPORT extern "C" __attribute__((visibility("default")))
+SOURCE = (
+    PRELUDE
+    + r"""
 static float& at(const DLTensor* t, int64_t i, int64_t j = 0) {
     return static_cast<float*>(t->data)[i * t->strides[0] + (t->ndim > 1 ? j * t->strides[1] : 0)];
 }
@@ -72,6 +67,7 @@ EXPORT int candidate_launch(const DLTensor* a, const DLTensor* b, const DLTensor
     return 0;
 }
 """
+)
 PLAIN = "for (int64_t k = 0; k < depth; ++k) sum += term(k);"
 BACKWARDS = "for (int64_t k = depth; k-- > 0;) sum += term(k);"
 SPLIT = """

@@ -8,19 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compiled import CompiledBed
+from compiled import PRELUDE, CompiledBed
 
 pytestmark = pytest.mark.slow
 
-HEAD = r"""
+HEAD = (
+    PRELUDE
+    + r"""
 #include <cmath>
-#include <cstddef>
-#include <cstdint>
-struct DLTensor {
-    void* data; int32_t device_type, device_id, ndim; uint8_t code, bits; uint16_t lanes;
-    int64_t *shape, *strides; uint64_t byte_offset;
-};
-#define EXPORT extern "C" __attribute__((visibility("default")))
 typedef _Float16 half;
 template <typename T>
 static T& at(const DLTensor* t, int64_t i, int64_t j = 0) {
@@ -32,6 +27,7 @@ EXPORT int candidate_launch(NAMED, void*, size_t, void*) {
     return 0;
 }
 """
+)
 
 OPERATOR = """
 from aot_tune.spec import Kernel, Operator, Tensor, dims, off_by, problem, uniform

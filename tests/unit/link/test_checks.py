@@ -77,7 +77,7 @@ def test_a_guard_that_may_divide_by_zero(spec: LibrarySpec) -> None:
 
 
 GPU = """
-extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_preload() { return 0; }
+EXPORT int32_t SYMBOL_preload() { return 0; }
 namespace { int registered() { volatile int x = 3; return x; } }
 __attribute__((constructor)) static void register_kernels() { registered(); }
 """

@@ -329,10 +329,9 @@ def test_a_library_that_is_closed_writes(built: linked.Built, tmp_path: Path) ->
     file = tmp_path / "trace"
     code = """
 import _ctypes
-from dltensors import F32, Tensor
-shape = (ctypes.c_int64 * 2)(4, 4)
+from dltensors import F32, tensor_of
 data = [near((4, 4)) for _ in range(3)]
-given = [ctypes.byref(Tensor(d.ctypes.data, (1, 0), 2, *F32, 1, shape, None, 0)) for d in data]
+given = [ctypes.byref(tensor_of(d.ctypes.data, (1, 0), (4, 4), None, F32)) for d in data]
 def told():
     return Path(os.environ["AOT_TUNE_TRACE"]).read_text().count('"operator"')
 for n in (1, 2):

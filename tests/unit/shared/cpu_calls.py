@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dltensors import tensor_of
 from numpy.typing import NDArray
-from rows_on_host import DLTensor
 
 from aot_tune.bench.worker.stored_elements import stored_as, values_of
 from aot_tune.compile.cxx import CxxToolchain
@@ -62,12 +62,9 @@ class Edged:
         self._low = low
         self._flat[:] = drawn > -0.7 if dtype == "bool" else stored_as(self._dtype, drawn)
         self._view = np.lib.stride_tricks.as_strided(self._flat[-low:], shape, [size * s for s in strides])
-        self._extents = np.array([shape, strides], np.int64)
-        at = self._extents.ctypes.data
+        self._strides = strides
         begin = address + usable - size * (count + low)
-        self.tensor = DLTensor(
-            begin, (1, 0), len(shape), (_CODES.get(dtype, 2), 8 * size, 1, 0), at, at + 8 * len(shape)
-        )
+        self.tensor = tensor_of(begin, (1, 0), shape, strides, (_CODES.get(dtype, 2), 8 * size))
 
     @property
     def values(self) -> NDArray[np.float64]:
@@ -87,7 +84,7 @@ class Edged:
         """Whether what is no element still is NaN; overwrites the elements."""
         self._view[...] = 0
         spare = np.ones(self._flat.size, bool)
-        np.lib.stride_tricks.as_strided(spare[-self._low :], self._view.shape, self._extents[1])[...] = False
+        np.lib.stride_tricks.as_strided(spare[-self._low :], self._view.shape, self._strides)[...] = False
         return bool(np.isnan(values_of(self._dtype, self._flat))[spare].all())
 
 

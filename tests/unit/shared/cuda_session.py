@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from compiled import PRELUDE
 from host_engine import HostEngine
 
 from aot_tune.bench.devices.cuda import device_of
@@ -47,15 +48,10 @@ operator = Operator(
 )
 '''
 
-SOURCE = r"""
-#include <cstddef>
-#include <cstdint>
+SOURCE = (
+    PRELUDE
+    + r"""
 #include <cstring>
-struct DLTensor {
-    void* data; int32_t device_type, device_id, ndim; uint8_t code, bits; uint16_t lanes;
-    int64_t *shape, *strides; uint64_t byte_offset;
-};
-#define EXPORT extern "C" __attribute__((visibility("default")))
 static int calls = 0, preloads = 0;
 #if BITS == 32
 using T = float;
@@ -92,6 +88,7 @@ EXPORT int candidate_launch(const DLTensor* x, const DLTensor* w, const DLTensor
     return 0;
 }
 """
+)
 
 GOOD = ""
 PAST_END = "at(y, rows - 1, columns) = make(0);"

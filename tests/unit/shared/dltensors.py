@@ -1,8 +1,9 @@
-"""Tensors by numbers, as a call's checks get them."""
+"""DLPack's tensor, and tensors by numbers, as a call's checks get them."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 BF16, F32, F64 = (4, 16), (2, 32), (2, 64)
 
@@ -15,10 +16,28 @@ class Tensor(ctypes.Structure):
         ("code", ctypes.c_uint8),
         ("bits", ctypes.c_uint8),
         ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
         ("byte_offset", ctypes.c_uint64),
     )
+
+
+def tensor_of(
+    data: int,
+    device: tuple[int, int],
+    shape: Sequence[int],
+    strides: Sequence[int] | None,
+    dtype: tuple[int, int],
+    lanes: int = 1,
+    offset: int = 0,
+) -> Tensor:
+    """A tensor that keeps its extents."""
+    row = ctypes.c_int64 * len(shape)
+    kept = [row(*shape), *([] if strides is None else [row(*strides)])]
+    shape_at, strides_at = [*map(ctypes.addressof, kept), None][:2]
+    made = Tensor(data, device, len(shape), *dtype, lanes, shape_at, strides_at, offset)
+    made.kept = kept
+    return made
 
 
 _LOWEST = 1 << 20
@@ -38,10 +57,8 @@ class Given:
         device: int = 0,
         offset: int = 0,
     ) -> None:
-        row = ctypes.c_int64 * len(shape)
-        steps = row(*strides) if strides is not None else None
         place = data + _LOWEST if 0 < data < _LOWEST else data
-        self.tensor = Tensor(place, (2, device), len(shape), *dtype, lanes, row(*shape), steps, offset)
+        self.tensor = tensor_of(place, (2, device), shape, strides, dtype, lanes, offset)
         self.text = f"{data} {shape} {strides} {dtype} {lanes} {device} {offset}"
 
     def __repr__(self) -> str:

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from dltensors import tensor_of
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from places import SHARED
-from rows_on_host import DLTensor
 
 from aot_tune.expr.formulas import Formula, as_formula
 from aot_tune.render.triton.recipe import TritonFragment, parameters_of
@@ -135,17 +135,14 @@ class FormulaCall:
         out = np.full((len(operator.fragments), SIZES["M"], SIZES["N"]), np.nan, np.float32)
         arrays = {**self.arrays, "marks": np.zeros(len(operator.fragments), np.float32), "out": out}
         arrays["rows"] = (arrays["rows"].view(np.uint32) >> 16).astype(np.uint16)
-        kept, passed = [], []
+        passed = []
         for tensor in operator.tensors:
             if tensor.name not in arrays:
                 passed.append(None)
                 continue
             array = arrays[tensor.name]
-            extents = np.array([array.shape, [s // array.itemsize for s in array.strides]], np.int64)
-            at = extents.ctypes.data
-            made = DLTensor(array.ctypes.data, (1, 0), array.ndim, (0, 0, 1, 0), at, at + 8 * array.ndim)
-            kept += [extents, made]
-            passed.append(ctypes.byref(made))
+            strides = [s // array.itemsize for s in array.strides]
+            passed.append(ctypes.byref(tensor_of(array.ctypes.data, (1, 0), array.shape, strides, (0, 0))))
         launch = getattr(ctypes.CDLL(str(library)), f"{symbol}_launch")
         alpha, shift = ctypes.c_float(self.scalars["alpha"]), ctypes.c_int32(self.scalars["shift"])
         assert launch(*passed, alpha, shift, MODES.index(self.mode), None, ctypes.c_size_t(0), None) == 0

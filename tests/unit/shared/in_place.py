@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from compiled import PRELUDE
 
 from aot_tune.bench.devices.cuda import device_of
 from aot_tune.bench.devices.family import family
@@ -61,15 +62,10 @@ operator = Operator(
 )
 '''
 
-SOURCE = r"""
+SOURCE = (
+    PRELUDE
+    + r"""
 #include <cmath>
-#include <cstddef>
-#include <cstdint>
-struct DLTensor {
-    void* data; int32_t device_type, device_id, ndim; uint8_t code, bits; uint16_t lanes;
-    int64_t *shape, *strides; uint64_t byte_offset;
-};
-#define EXPORT extern "C" __attribute__((visibility("default")))
 #define ARGS const DLTensor *x, const DLTensor *state, const DLTensor *out, const DLTensor *total
 enum { GOOD, IDLE, TWICE, LATE, GAP, UNSTEADY, LATER, MEMO };
 static int calls = 0;
@@ -115,6 +111,7 @@ EXPORT int candidate_launch(ARGS, void*, size_t, void*) {
     return 0;
 }
 """
+)
 BODIES = ("GOOD", "IDLE", "TWICE", "LATE", "GAP", "UNSTEADY", "LATER", "MEMO")
 
 

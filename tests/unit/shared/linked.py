@@ -17,6 +17,7 @@ from typing import Any
 
 import module_files
 import msgspec
+from compiled import PRELUDE
 
 from aot_tune.compile import Object, Variant
 from aot_tune.link import (
@@ -34,25 +35,16 @@ from aot_tune.support.installed_paths import BINDING, RUNTIME
 
 M, N, K = dims("M N K")
 
-PRELUDE = """
-#include <cstddef>
-#include <cstdint>
-struct DLTensor {
-  void* data; struct { int32_t type, id; } device; int32_t ndim; struct { uint8_t code, bits; uint16_t lanes; } dtype;
-  int64_t* shape; int64_t* strides; uint64_t byte_offset;
-};
-"""
-
 GEMM = (
     PRELUDE
     + """
 #define ARGS const DLTensor *a, const DLTensor *b, const DLTensor *bias, const DLTensor *residual, \\
              const DLTensor *out, int32_t activation
-extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_workspace(ARGS, size_t* size) {
+EXPORT int32_t SYMBOL_workspace(ARGS, size_t* size) {
   *size = SCRATCH;
   return 0;
 }
-extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_launch(ARGS, void* workspace, size_t size, void*) {
+EXPORT int32_t SYMBOL_launch(ARGS, void* workspace, size_t size, void*) {
   if (size < SCRATCH || (SCRATCH > 0 && reinterpret_cast<uintptr_t>(workspace) % 64 != 0)) return 90;
   for (size_t i = 0; i < SCRATCH; ++i) static_cast<char*>(workspace)[i] = 1;
   for (int64_t i = 0; i < out->shape[0]; ++i) {
@@ -79,8 +71,8 @@ NORM = (
     + """
 #define ARGS const DLTensor *x, const DLTensor *weight, const DLTensor *residual, const DLTensor *out, \\
              const DLTensor *residual_out, float eps
-extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_workspace(ARGS, size_t* size) { *size = 0; return 0; }
-extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_launch(ARGS, void*, size_t, void*) {
+EXPORT int32_t SYMBOL_workspace(ARGS, size_t* size) { *size = 0; return 0; }
+EXPORT int32_t SYMBOL_launch(ARGS, void*, size_t, void*) {
   auto at = [](const DLTensor* t, int64_t i, int64_t j) -> float& {
     return static_cast<float*>(t->data)[i * t->strides[0] + j * t->strides[1]];
   };

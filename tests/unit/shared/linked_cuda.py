@@ -10,9 +10,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import dltensors
 import linked
 import msgspec
 import numpy as np
+from compiled import PRELUDE
 from places import SHARED
 
 from aot_tune.compile.toolchain import toolchain_for
@@ -23,15 +25,15 @@ from aot_tune.support.errors import ToolchainError
 N = dim("N")
 
 HOST = (
-    linked.PRELUDE
+    PRELUDE
     + """
 #include <unistd.h>
 #define ARGS const DLTensor *x, const DLTensor *bias, const DLTensor *out, float factor
-extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_workspace(ARGS, size_t* size) {
+EXPORT int32_t SYMBOL_workspace(ARGS, size_t* size) {
   *size = SCRATCH;
   return UNAVAILABLE;
 }
-extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_launch(ARGS, void* memory, size_t size, void* stream) {
+EXPORT int32_t SYMBOL_launch(ARGS, void* memory, size_t size, void* stream) {
   if (size != SCRATCH || (SCRATCH > 0) != (memory != nullptr)) return 90;
   auto* kept = static_cast<volatile float*>(memory);
   if (kept != nullptr) *kept = factor;
@@ -46,7 +48,7 @@ extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_launch(ARGS, vo
 """
 )
 PRELOAD = """
-extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_preload() {
+EXPORT int32_t SYMBOL_preload() {
   if (event != nullptr) event("preload SYMBOL");
   return 0;
 }
@@ -55,7 +57,7 @@ HOST_CUDA = (
     HOST.replace("#define ARGS", 'extern "C" __attribute__((weak)) void event(const char*);\n#define ARGS') + PRELOAD
 )
 NOTE = """
-extern "C" __attribute__((visibility("default"))) int32_t SYMBOL_note(ARGS, char* buffer, size_t size) {
+EXPORT int32_t SYMBOL_note(ARGS, char* buffer, size_t size) {
   __builtin_snprintf(buffer, size, "the vendor's library 12.3 is not here");
   return 0;
 }
@@ -190,20 +192,6 @@ def call(module: ModuleType, n: int, device: int, **more: object) -> float:
     return float(out[0])
 
 
-class _Tensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device", ctypes.c_int32 * 2),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
 class _Managed(ctypes.Structure):
     """DLPack's DLManagedTensorVersioned."""
 
@@ -212,7 +200,7 @@ class _Managed(ctypes.Structure):
         ("context", ctypes.c_void_p),
         ("deleter", ctypes.c_void_p),
         ("flags", ctypes.c_uint64),
-        ("tensor", _Tensor),
+        ("tensor", dltensors.Tensor),
     )
 
 
@@ -221,19 +209,15 @@ class OnDevice:
 
     def __init__(self, array: np.ndarray, device: tuple[int, int] = (2, 0), code: int = 2) -> None:
         self.array, self.device, self.streams = array, device, []  # type: ignore[var-annotated]
-        self.shape = (ctypes.c_int64 * array.ndim)(*array.shape)
-        strides = (s // array.itemsize for s in array.strides)
-        self.strides = (ctypes.c_int64 * array.ndim)(*strides)
-        bits = array.itemsize * 8
-        places = ctypes.addressof(self.shape), ctypes.addressof(self.strides)
-        pair = (ctypes.c_int32 * 2)(*device)
-        tensor = _Tensor(array.ctypes.data, pair, array.ndim, code, bits, 1, *places, 0)
-        self.managed = _Managed((ctypes.c_uint32 * 2)(1, 0), None, None, 0, tensor)
+        strides = [s // array.itemsize for s in array.strides]
+        made = dltensors.tensor_of(array.ctypes.data, device, array.shape, strides, (code, array.itemsize * 8))
+        self.managed = _Managed((1, 0), None, None, 0, made)
+        self.shape, self.strides = made.kept
 
     @property
-    def tensor(self) -> _Tensor:
+    def tensor(self) -> dltensors.Tensor:
         """What is handed out."""
-        found: _Tensor = self.managed.tensor
+        found: dltensors.Tensor = self.managed.tensor
         return found
 
     def __dlpack_device__(self) -> tuple[int, int]:

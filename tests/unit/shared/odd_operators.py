@@ -29,6 +29,7 @@ import linked
 import linked_cuda
 import msgspec
 import numpy as np
+from compiled import PRELUDE
 
 from aot_tune.expr.columns import Calls
 from aot_tune.link import DecisionNode, ExpectedTime, LibrarySpec, OperatorTable, TargetTable
@@ -62,10 +63,9 @@ M, N, K, B, G, H, D = dims("M N K B G H D")
 
 def source(arguments: str, launch: str) -> str:
     """A kernel without a workspace: its arguments in C, and what it does."""
-    return f"""{linked.PRELUDE}
-#define PUBLIC extern "C" __attribute__((visibility("default"))) int32_t
-PUBLIC SYMBOL_workspace({arguments}, size_t* size) {{ return *size = 0, 0; }}
-PUBLIC SYMBOL_launch({arguments}, void*, size_t, void*) {{
+    return f"""{PRELUDE}
+EXPORT int32_t SYMBOL_workspace({arguments}, size_t* size) {{ return *size = 0, 0; }}
+EXPORT int32_t SYMBOL_launch({arguments}, void*, size_t, void*) {{
 {launch}
   return 0;
 }}
@@ -251,20 +251,15 @@ def narrow(folder: Path) -> list[OperatorTable]:
     return [OperatorTable(operator=dataclasses.replace(scale, name=n), variants=v) for n, v in rows.items()]
 
 
-COUNTED = """
+COUNTED = (
+    PRELUDE
+    + """
 #include <omp.h>
-#include <cstddef>
-#include <cstdint>
-struct DLTensor {
-  void* data; struct { int32_t type, id; } device; int32_t ndim; struct { uint8_t code, bits; uint16_t lanes; } dtype;
-  int64_t* shape; int64_t* strides; uint64_t byte_offset;
-};
-#define EXPORT extern "C" __attribute__((visibility("default"))) int32_t
-EXPORT SYMBOL_workspace(const DLTensor*, const DLTensor*, size_t* size) {
+EXPORT int32_t SYMBOL_workspace(const DLTensor*, const DLTensor*, size_t* size) {
   *size = static_cast<size_t>(omp_get_max_threads()) * 64;
   return 0;
 }
-EXPORT SYMBOL_launch(const DLTensor* x, const DLTensor* y, void*, size_t size, void*) {
+EXPORT int32_t SYMBOL_launch(const DLTensor* x, const DLTensor* y, void*, size_t size, void*) {
   int threads = 0;
 #pragma omp parallel reduction(+ : threads)
   threads += 1;
@@ -274,6 +269,7 @@ EXPORT SYMBOL_launch(const DLTensor* x, const DLTensor* y, void*, size_t size, v
   return 0;
 }
 """
+)
 
 
 def threads(folder: Path) -> OperatorTable:

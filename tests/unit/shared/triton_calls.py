@@ -14,24 +14,11 @@ import sys
 import threading
 from typing import Any
 
+from dltensors import Tensor, tensor_of
+
 CODES = {"f32": (2, 32), "f64": (2, 64), "f16": (2, 16), "bf16": (4, 16), "i32": (0, 32), "i64": (0, 64), "u8": (1, 8)}
 SCALARS: dict[str, Any] = {"f32": ctypes.c_float, "f64": ctypes.c_double}
 SCALARS |= {"i32": ctypes.c_int32, "i64": ctypes.c_int64}
-
-
-class Tensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
 
 
 def row_major(shape: list[int]) -> list[int]:
@@ -64,9 +51,8 @@ def tensor(given: dict[str, Any] | None) -> Tensor | None:
     size = (high - low + 1) * bits // 8 if given.get("memory", True) else 1
     memory = Memory(size, given.get("offset", 0))
     data = given.get("address") or memory.address - low * bits // 8
-    extents, steps = (ctypes.c_int64 * len(shape))(*shape), (ctypes.c_int64 * len(shape))(*strides)
-    made = Tensor(data, 2, given.get("device", 0), len(shape), code, bits, 1, extents, steps, 0)
-    made.keep = (memory, extents, steps)
+    made = tensor_of(data, (2, given.get("device", 0)), shape, strides, (code, bits))
+    made.memory = memory
     return made
 
 
@@ -98,7 +84,7 @@ class Candidate:
         found["address"], found["memory"] = address, memory.bytes().hex()
         tensors = [a for a in made if isinstance(a, Tensor)]
         found["data"] = [a.data for a in tensors]
-        found["tensors"] = [a.keep[0].bytes().hex() for a in tensors if len(a.keep[0].bytes()) < 4096]
+        found["tensors"] = [a.memory.bytes().hex() for a in tensors if len(a.memory.bytes()) < 4096]
         return found
 
 

@@ -98,7 +98,7 @@ class _Called:
         return [*(None if t is None else ctypes.byref(t.tensor) for t in tensors), *chosen]
 
     def result(self) -> dict[str, Any]:
-        """How far off the output is, whether any of it was written, and nothing beside it."""
+        """How far off the output is, and whether any of it was written."""
         values = {t.name: None for t in self._operator.tensors}
         inputs = [t.name for t in self._operator.inputs if t.name in self._stored]
         values |= {name: decode(self._stored[name].view.copy(), self._dtype) for name in inputs}
@@ -106,8 +106,7 @@ class _Called:
         want = self._operator.reference(np, SimpleNamespace(**values, **self._attributes))[output.name]
         got = decode(self._stored[output.name].view.copy(), self._dtype)
         off = np.abs(got - want) / (UNIT[self._dtype] * np.abs(want) + 1e-5)
-        touched, clean = not np.isnan(got).all(), self._stored[output.name].spare_is_untouched()
-        return {"off": float(np.nan_to_num(off, nan=np.inf).max(initial=0)), "touched": touched, "clean": clean}
+        return {"off": float(np.nan_to_num(off, nan=np.inf).max(initial=0)), "touched": not np.isnan(got).all()}
 
 
 def _run(functions: dict[str, Any], called: _Called, one: Call) -> dict[str, Any]:
@@ -119,7 +118,6 @@ def _run(functions: dict[str, Any], called: _Called, one: Call) -> dict[str, Any
     where, room = ctypes.c_void_p(memory.ctypes.data + begin), ctypes.c_size_t(one.get("room", size.value))
     stream = ctypes.c_void_p(one.get("stream", 0))
     found["launch"] = functions["launch"](*called.arguments, where, room, stream)
-    found["workspace_kept"] = bool((memory[begin + size.value :] == 0xFF).all())
     if "note" in functions:
         functions["note"](*called.arguments, text, ctypes.c_size_t(len(text)))
         found["note"] = text.value.decode()
