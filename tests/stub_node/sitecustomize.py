@@ -67,9 +67,9 @@ def _on_host(module: Any) -> None:
     sys.path.append(str(Path(__file__).resolve().parents[1] / "unit" / "shared"))
     from host_engine import HostEngine
 
-    module.GpuEngine = HostEngine
+    module.GpuStream = HostEngine
 
 
 if os.environ.get("STUB_GPU"):
     sys.meta_path.insert(0, _Patched("aot_tune.compile.visible_gpus", _with_stub))
-sys.meta_path.insert(0, _Patched("aot_tune.bench.worker.cuda.worker_session", _on_host))
+sys.meta_path.insert(0, _Patched("aot_tune.bench.worker.cuda.cuda_engine", _on_host))

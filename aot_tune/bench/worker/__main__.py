@@ -12,7 +12,6 @@ import sys
 import traceback
 from collections.abc import Container
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -23,7 +22,7 @@ from aot_tune.bench.protocol.measurement_records import WORKER_FAULT
 from aot_tune.bench.protocol.messages import Setup
 from aot_tune.bench.worker import sandbox
 from aot_tune.bench.worker.process_state import ProcessState, changes, left_threads, state_now
-from aot_tune.bench.worker.session_of_family import Emit, WorkerSession, session_of
+from aot_tune.bench.worker.worker_session import Emit, WorkerSession, session_of
 from aot_tune.spec.load_operators import MODULE_PREFIX
 from aot_tune.support import processes
 from aot_tune.support.kernel_features import features, set_subreaper
@@ -70,7 +69,7 @@ def _confine(setup: Setup, more: tuple[Path, ...]) -> tuple[str, ...]:
     return (note,) if note else ()
 
 
-def _serve(setup: Setup, session: WorkerSession[Any, Any]) -> None:
+def _serve(setup: Setup, session: WorkerSession) -> None:
     pid, asked = os.getpid(), [b""]
 
     def emit(message: messages.Reply) -> None:
@@ -136,7 +135,7 @@ def _left(before: ProcessState) -> messages.Failure | None:
     return messages.Failure(kind="process", reason=left, status="leaves-threads", last=True) if left else None
 
 
-def _answer(session: WorkerSession[Any, Any], request: messages.Request, emit: Emit) -> messages.Reply:
+def _answer(session: WorkerSession, request: messages.Request, emit: Emit) -> messages.Reply:
     try:
         return session.handle(request, emit)
     except MemoryError as error:

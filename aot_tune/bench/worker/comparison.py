@@ -6,7 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from aot_tune.bench.worker.reference_results import Bounds
+from aot_tune.bench.worker.stored_elements import limits_of, values_of
+from aot_tune.spec import FLOATING, Tensor
 
 __all__ = [
     "FAR_OFF",
@@ -14,6 +19,7 @@ __all__ = [
     "SurveyedResults",
     "agree",
     "compare",
+    "compare_stored",
 ]
 
 FAR_OFF = 1e30
@@ -70,6 +76,15 @@ def compare(
         f"{where}, {times}tolerance {allowed:.3g}; {wrong} of {values.shape[0]} elements are wrong"
         f"{_advice(name, bounds, off, max(wrong, other) / values.shape[0], whole)}"
     ), worst
+
+
+def compare_stored(tensor: Tensor, got: NDArray[Any], want: NDArray[Any], bounds: Bounds) -> tuple[str, float]:
+    """See `compare`. `got` holds what `stored_elements` says."""
+    # Only one of the bytes that numpy takes for true is right.
+    got = got.view(np.uint8) if got.dtype.kind == "b" else got
+    highest = limits_of(tensor.dtype).max if tensor.dtype.code in FLOATING else np.inf
+    with np.errstate(all="ignore"):
+        return compare(np, tensor.name, values_of(tensor.dtype, got), want, bounds, highest)
 
 
 def _index(offset: int, shape: Any) -> list[int]:

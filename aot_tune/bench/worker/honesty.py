@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from aot_tune.spec import Drawn, Generator, Integers, Operator, Sparse, Tensor
+from aot_tune.bench.worker.engine import Call, CallSet, Engine, Undo, exchangeable
 
-__all__ = ["does_less", "exchangeable", "two_elements"]
+__all__ = ["FreshCalls", "does_less"]
 
 _SHARE = 0.25
 """Share of a call's time. Less is noise."""
@@ -66,21 +66,66 @@ def _difference(play: Callable[[bool], float], limit: float) -> float:
     return fresh - repeated
 
 
-def exchangeable(operator: Operator, inputs: Iterable[Tensor]) -> list[Tensor]:
-    """Those of some inputs whose elements can change places, because their order does not matter.
+class FreshCalls:
+    """A candidate on one call set. The outputs of the set hold the right results for its inputs.
 
-    Excluded are inputs that an author's function may have seen when it drew a later input.
+    Fresh and repeated calls copy from and to the same places before each call, and only the contents differ. So caches
+    are in the same state, and no kind is slow because of where its source lies.
+
+    Args:
+        engine: of the device.
+        call: the candidate's call on the set.
+        calls: the call set.
+        call_ns: roughly the time of a call.
     """
-    every = operator.inputs
-    seen = {t.name for i, t in enumerate(every) if any(isinstance(later.values, Drawn) for later in every[i + 1 :])}
-    return [t for t in inputs if isinstance(t.values, (Generator, Integers, Sparse)) and t.name not in seen]
+
+    def __init__(self, engine: Engine, call: Call, calls: CallSet, call_ns: float) -> None:
+        self._engine, self._call, self._calls = engine, call, calls
+        self._count = min(max(2 * round(engine.fresh_ns / max(call_ns, 1.0) / 2), 2), engine.fresh_calls)
+        outputs = [s for t in calls.made() if len(s := calls.storages[t.name])]
+        self._results = [engine.clone(s) for s in outputs]
+        self._sources = [engine.beside(s) for s in outputs]
+        self._copy = engine.writing(list(zip(outputs, self._sources, strict=True)))
+        self._undo = [engine.put_back(calls.storages[name], source) for name, source in calls.sources.items()]
+        self._inputs = [t for t in exchangeable(calls.operator, calls.inputs()) if len(calls.storages[t.name])]
+        self._places = np.random.default_rng()
+
+    def play(self, fresh: bool) -> float:
+        """ns of a call and of the work before it. Afterwards the inputs are as they were.
+
+        Raises:
+            FaultError: when a call spoils the device.
+            LaunchError: when one returns an error.
+        """
+        for held, result in zip(self._sources, self._results, strict=True):
+            if fresh:
+                self._engine.fill(held, 0xFF)
+            else:
+                self._engine.writing([(held, result)])()
+        changes = self._changes(fresh)
+        batch: list[Call] = []
+        for number in range(self._count):
+            batch += [self._copy, *self._undo, changes[number & 1], self._call]
+        return self._engine.play(batch) / self._count
+
+    def _changes(self, fresh: bool) -> tuple[Undo, Undo]:
+        """What to write in turn to an element of each input: another element, then its own."""
+        other, own = [], []
+        for tensor in self._inputs:
+            storage, pristine = self._calls.storages[tensor.name], self._calls.pristine[tensor.name]
+            elements = two_elements(pristine, tensor.dtype.itemsize, self._places)
+            if elements is not None:
+                mine, another = elements
+                other.append((storage[mine], pristine[another if fresh else mine]))
+                own.append((storage[mine], pristine[mine]))
+        return self._engine.writing(other), self._engine.writing(own)
 
 
-def two_elements(values: NDArray[np.uint8], width: int, places: np.random.Generator) -> tuple[int, int] | None:
-    """Byte offsets of two different elements of a storage, or None if some tries found none."""
-    count = values.size // width
-    for one, other in places.integers(0, max(count, 1), (16, 2)).tolist() if count > 1 else ():
-        a, b = one * width, other * width
-        if not np.array_equal(values[a : a + width], values[b : b + width]):
-            return a, b
+def two_elements(values: Any, width: int, places: np.random.Generator) -> tuple[slice, slice] | None:
+    """Where two different elements of a storage are, or None if some tries found none."""
+    count = len(values) // width
+    for pair in places.integers(0, max(count, 1), (16, 2)).tolist() if count > 1 else ():
+        one, other = (slice(n * width, (n + 1) * width) for n in pair)
+        if (values[one] != values[other]).any():
+            return one, other
     return None

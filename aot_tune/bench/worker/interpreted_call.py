@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.protocol.messages import InterpreterAnswer, InterpreterRequest
-from aot_tune.bench.worker.cpu.verify import compare
+from aot_tune.bench.worker.comparison import compare_stored
 from aot_tune.bench.worker.inputs import Strided, fill, layout, scalar_values
 from aot_tune.bench.worker.reference_results import read_truth, write_truth
 from aot_tune.bench.worker.stored_elements import array_dtype
@@ -118,7 +118,7 @@ class _InterpretedCall:
         for tensor in self.operator.outputs:
             if tensor.name in self.memory and not truths[tensor.name][0].undefined:
                 truth, wanted = truths[tensor.name]
-                fault, _ = compare(tensor, self.memory[tensor.name].held(), wanted, truth.bounds)
+                fault, _ = compare_stored(tensor, self.memory[tensor.name].held(), wanted, truth.bounds)
                 if fault:
                     return fault
         return ""

@@ -1,43 +1,45 @@
-"""Verifies a candidate on a problem, for every family of devices: a plan of runs, each of which is judged."""
+"""Whether a loaded candidate is right: its values, nothing else written, nothing read outside, the same bits again.
+
+A plan says which runs are made on a problem. Each is judged.
+"""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from aot_tune.bench.protocol.measurement_records import Check, Policy, Status
+from aot_tune.bench.protocol.measurement_records import Check, Status
 from aot_tune.bench.protocol.messages import Checked
-from aot_tune.bench.worker.loaded_objects import LaunchError
-from aot_tune.spec import Operator, Problem
+from aot_tune.bench.worker.engine import Arena, Call, CallSet, Engine, Placement
+from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded
+from aot_tune.bench.worker.problem_state import ProblemState
+from aot_tune.bench.worker.process_state import arithmetic_change, arithmetic_now
 from aot_tune.spec.calls import aliases_on
 
 __all__ = [
-    "CANARY",
     "GARBAGE",
     "Attempt",
     "Bits",
-    "Placement",
+    "Caller",
+    "CandidateAttempt",
     "Trial",
     "TrialResult",
     "WorkspaceError",
-    "aliased",
-    "allowed_workspace",
+    "inspect",
+    "judge",
+    "plan",
     "verify",
 ]
-
-CANARY = 0xA5
-"""The contents of guard zones."""
 
 GARBAGE = (0xFF, 0x7F)
 """Bytes that fill a workspace before the runs of one problem, in turn: NaN, then 3.4e38."""
 
 Bits = dict[str, Any]
 """Bytes of outputs, by name."""
-
-Placement = Literal["inside", "end", "start"]
-"""Which side of a tensor's memory touches a page that no one may access: neither, its end, or its start."""
 
 _BESIDE: Mapping[Placement, str] = MappingProxyType(
     {
@@ -50,17 +52,6 @@ _BESIDE: Mapping[Placement, str] = MappingProxyType(
 
 class WorkspaceError(Exception):
     """A candidate asks for more workspace than it may have."""
-
-
-def allowed_workspace(size: int, policy: Policy) -> int:
-    """The bytes of workspace that a candidate asks for, if they are allowed.
-
-    Raises:
-        WorkspaceError: when it asks for more than the policy allows.
-    """
-    if size > policy.workspace_bytes:
-        raise WorkspaceError(f"asks for {size} bytes of workspace, but only {policy.workspace_bytes} are allowed")
-    return size
 
 
 class Trial(NamedTuple):
@@ -81,9 +72,18 @@ class Trial(NamedTuple):
         return "".join(f", {output!r} in the memory of {name!r}" for output, name in self.aliases.items())
 
 
-def aliased(operator: Operator, problem: Problem) -> list[Trial]:
-    """The runs in which outputs are the memory of inputs, if they may be."""
-    return [Trial(aliases=aliases) for aliases in aliases_on(operator, problem)]
+def plan(state: ProblemState, engine: Engine, *, quick: bool, alone: bool) -> list[Trial]:
+    """The runs that verify a candidate: in every placement, the first one twice. One run in all if it is `quick`.
+
+    On the host, a long run is repeated only for operators that are deterministic, so that their bits must be equal. On
+    a device, a run is repeated on a problem that is verified `alone`. Then come runs in which outputs are the memory of
+    inputs, if they may be.
+    """
+    first, *others = (Trial(placement) for placement in state.placements())
+    most_ns = engine.policy.long_ns if engine.on_host and not state.operator.deterministic else math.inf
+    again = [first._replace(again=True, most_ns=most_ns)] if not quick and (alone or engine.on_host) else []
+    aliased = [Trial(aliases=aliases) for aliases in aliases_on(state.operator, state.check.problem)]
+    return [first, *again, *([] if quick else others), *aliased]
 
 
 class TrialResult(NamedTuple):
@@ -160,3 +160,119 @@ def verify(
             return ended("wrong-result", f"{judged.fault} ({check.place}{trial.beside}{hint})")
         bits = bits or attempt.bits(trial)
     return Checked(status="ok", error=worst, bitwise=bitwise, runs=tuple(runs)), bits
+
+
+class Caller:
+    """A loaded candidate on call sets, with its workspace.
+
+    Raises:
+        WorkspaceError: when it asks for more than the policy allows.
+        LaunchError: when its function returns an error.
+    """
+
+    def __init__(self, engine: Engine, loaded: Loaded, sets: Sequence[CallSet]) -> None:
+        self._engine, self.loaded, self.sets, self.first = engine, loaded, sets, sets[0]
+        size, most = loaded.workspace_bytes(self.first.arguments), engine.policy.workspace_bytes
+        if size > most:
+            raise WorkspaceError(f"asks for {size} bytes of workspace, but only {most} are allowed")
+        self.workspace: Arena | None = engine.workspace(size, self.first.placement)
+        piece = None if self.workspace is None else self.workspace.pieces["workspace"]
+        self.arguments = [s.arguments.launch(piece, engine.stream) for s in sets]
+        self.call: Call = partial(loaded.launch, *self.arguments[0])
+
+    def run(self, garbage: int, *, renewed: bool = False) -> float:
+        """Poison the outputs, make the first call, and wait for it. Returns its ns. `renewed` contents are kept.
+
+        Raises:
+            LaunchError: when the call returns an error.
+            FaultError: when it spoils the device.
+        """
+        engine = self._engine
+        self.first.poison(renewed=renewed)
+        if self.workspace is not None:
+            engine.fill(self.workspace.pieces["workspace"].storage, garbage)
+        engine.check()
+        begin = time.perf_counter_ns()
+        code = self.call()
+        if code:
+            engine.forget()
+        engine.check()
+        end = time.perf_counter_ns()
+        if code:
+            raise LaunchError(self.loaded.failure("_launch", code))
+        return float(end - begin)
+
+
+class CandidateAttempt:
+    """See `Attempt`. A `FaultError` says that a run has spoiled the device."""
+
+    def __init__(self, engine: Engine, loaded: Loaded, state: ProblemState) -> None:
+        self._engine, self._loaded, self._state = engine, loaded, state
+
+    def _calls(self, trial: Trial) -> CallSet:
+        return self._state.at(trial.placement, trial.aliases)
+
+    def make(self, trial: Trial, garbage: int, bits: Bits, *, renewed: bool) -> TrialResult:
+        """Waits for the call. Judges the thread's arithmetic too."""
+        calls = self._calls(trial)
+        caller = Caller(self._engine, self._loaded, [calls])
+        before = arithmetic_now()
+        if renewed:
+            if calls.renew():
+                caller.run(garbage, renewed=True)
+            calls.put_back()
+        ns = caller.run(garbage)
+        disturbed = arithmetic_change(before) if self._engine.on_host else ""
+        fault, error, same = inspect(self._engine, self._state, calls, caller.workspace, bits)
+        fault = fault or disturbed or (calls.unsteady(bits) if trial.again and not same else "")
+        if fault and caller.workspace is not None:
+            caller.workspace.heal()
+        return TrialResult(ns, fault, error, same)
+
+    def bits(self, trial: Trial) -> Bits:
+        """On the device."""
+        return self._calls(trial).bits()
+
+    def restore(self, trial: Trial) -> None:
+        """Those of this run alone."""
+        self._calls(trial).restore()
+
+
+def inspect(
+    engine: Engine, state: ProblemState, calls: CallSet, workspace: Arena | None, bits: Bits
+) -> tuple[str, float, bool]:
+    """Judge what a run left behind.
+
+    Returns what is wrong (empty when nothing is), the largest error in tolerances, and whether outputs hold `bits`, if
+    there are any. These were right before, so their values need no look. The device gets all questions at once, and
+    only a fault is looked at more closely.
+    """
+    flags = calls.changed()
+    asked = [f for _, f in flags]
+    if workspace is not None:
+        asked.append(workspace.damaged())
+    asked += calls.differs(bits)
+    answers = engine.answers(asked)
+    same = not any(answers[len(answers) - len(bits) :]) if bits else True
+    for (name, _), hit in zip(flags, answers, strict=False):
+        if hit:
+            return calls.describe(name), 0.0, same
+    if workspace is not None and answers[len(flags)]:
+        return f"oob: guard zone of 'workspace': {workspace.damage()[1]}", 0.0, same
+    if bits and same:
+        return "", 0.0, True
+    return (*judge(engine, state, calls), same)
+
+
+def judge(engine: Engine, state: ProblemState, calls: CallSet) -> tuple[str, float]:
+    """What is wrong with the values of the outputs, or empty, and the largest error in tolerances."""
+    errors = engine.answers([e.worst(calls.array(e.tensor)) for e in state.expected.values()])
+    if all(error <= 1.0 for error in errors):
+        return "", max(errors, default=0.0)
+    worst = 0.0
+    for expected in state.expected.values():
+        fault, error = ("", 0.0) if expected.undefined else expected.judge(calls.array(expected.tensor))
+        worst = max(worst, error)
+        if fault:
+            return fault, worst
+    return "", worst

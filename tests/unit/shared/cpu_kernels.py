@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from aot_tune.bench.worker.cpu.engine import Region
+from aot_tune.bench.worker.cpu.cpu_engine import Region
 from aot_tune.bench.worker.loaded_objects import Arguments, load
 from aot_tune.compile.cxx import TOOLCHAIN
 from aot_tune.render import Renderer, candidate_for
@@ -58,12 +58,8 @@ class CpuKernel:
         size = self._loaded.workspace_bytes(arguments)
         workspace = Region(size) if size else None
         if workspace is not None:
-            workspace.poison()
-        try:
-            return self._loaded.launch(*arguments.launch(workspace))
-        finally:
-            if workspace is not None:
-                workspace.close()
+            workspace.storage.fill(0xFF)
+        return self._loaded.launch(*arguments.launch(workspace))
 
 
 def bf16_bits(values: Any) -> Any:

@@ -14,8 +14,9 @@ from aot_tune.bench.devices.cuda import device_of
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check, Policy
-from aot_tune.bench.worker.cuda.engine import FaultError
-from aot_tune.bench.worker.cuda.worker_session import CudaSession
+from aot_tune.bench.worker.cuda.cuda_engine import CudaEngine
+from aot_tune.bench.worker.engine import FaultError
+from aot_tune.bench.worker.worker_session import WorkerSession
 from aot_tune.spec import Problem
 
 OPERATOR = '''
@@ -125,7 +126,7 @@ class Engine(HostEngine):
 
     def check(self) -> None:
         if self.broken:
-            raise FaultError(700, "")
+            raise FaultError("illegal memory access (700)", by_kernel=True)
 
 
 class Bed:
@@ -138,7 +139,7 @@ class Bed:
             name="Host", uuid="", capability=90, sm_count=1, l2_bytes=1 << 16, memory_bytes=1 << 30, driver="1"
         )
         self.engine = Engine()
-        self.session = CudaSession(self.policy, "candidate", device, lambda: self.engine)
+        self.session = WorkerSession(CudaEngine(self.policy, "candidate", device, lambda: self.engine), "candidate")
         self.references, self.count = folder / "references", 0
         self.references.mkdir()
 

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from aot_tune.bench.protocol.measurement_records import Device
-from aot_tune.bench.worker.cuda.engine import Call, Play, Recorded, one_by_one
+from aot_tune.bench.worker.cuda.stream import Play, Recorded, one_by_one
+from aot_tune.bench.worker.engine import Call
 from aot_tune.bench.worker.loaded_objects import HOST
 
 __all__ = ["HostEngine"]
@@ -25,7 +26,7 @@ def _alone(play: Play, before: Play) -> float:
 
 
 class HostEngine:
-    """See `Engine`: the host's tensors and clock."""
+    """See `DeviceStream`: the host's tensors and clock."""
 
     def __init__(self) -> None:
         self.device = torch.device("cpu")

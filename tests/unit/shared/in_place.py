@@ -14,7 +14,7 @@ from aot_tune.bench.devices.cuda import device_of
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check, Device, Policy, Role
-from aot_tune.bench.worker.session_of_family import WorkerSession, session_of
+from aot_tune.bench.worker.worker_session import WorkerSession, session_of
 from aot_tune.spec import Problem
 
 __all__ = ["BODIES", "Bed", "build"]
@@ -115,13 +115,13 @@ EXPORT int candidate_launch(ARGS, void*, size_t, void*) {
 BODIES = ("GOOD", "IDLE", "TWICE", "LATE", "GAP", "UNSTEADY", "LATER", "MEMO")
 
 
-def on_host(policy: Policy, role: Role, device: Device) -> WorkerSession[Any, Any]:
+def on_host(policy: Policy, role: Role, device: Device) -> WorkerSession:
     """A session of the CUDA family on the host's memory and clock. Needs torch."""
     from host_engine import HostEngine
 
-    from aot_tune.bench.worker.cuda.worker_session import CudaSession
+    from aot_tune.bench.worker.cuda.cuda_engine import CudaEngine
 
-    return CudaSession(policy, role, device, HostEngine)
+    return WorkerSession(CudaEngine(policy, role, device, HostEngine), role)
 
 
 class Bed:

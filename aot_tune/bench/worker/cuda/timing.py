@@ -15,30 +15,22 @@ from typing import Any
 import torch
 
 from aot_tune.bench.protocol.measurement_records import GpuTiming, Policy
-from aot_tune.bench.worker.cuda.engine import Call, CaptureError, Engine, FaultError, Play, Recorded, one_by_one
+from aot_tune.bench.worker.cuda.stream import CaptureError, DeviceStream, Play, Recorded, one_by_one
+from aot_tune.bench.worker.engine import Call, FaultError, Undo, screen
 
 __all__ = [
     "Clock",
     "Probes",
     "Sampler",
-    "Undo",
-    "copies_in_place",
     "measure_empty",
     "put_back",
 ]
 
-Undo = Callable[[], None]
-"""Writes again what the calls on one call set have changed."""
-
-_MEMORY = 1 << 30
-"""The most bytes of all copies together. The first copy may be larger."""
 _LEAST = 8
 """The least calls of a graph, if so many are wanted. If there are fewer copies, as of a large cache, calls share
 them."""
 _BLOCK, _ROWS, _FEW = 4096, 1 << 16, 8
 """Bytes of a block. How many blocks are compared at a time. Few blocks means at most one of so many."""
-_BYTES_PER_NS = 8_000
-"""Bytes per ns that no call exceeds. A quick call takes at least its bytes divided by this, in ns."""
 _LEAST_READ = 64 << 20
 """The least bytes to read to find out how fast the memory is, if the L2 is small."""
 _LARGEST = 64 << 20
@@ -47,16 +39,6 @@ Clock = Callable[[], float]
 """Tells a device's clock in MHz, or 0 when nothing does."""
 _AWAKE = 20
 """A call that was made before is not short if even alone it takes so many times as long as short calls."""
-
-
-def copies_in_place(size: int, call_bytes: int, policy: Policy) -> int:
-    """How many copies a graph's calls may need if each moves so many bytes. Memory limits the copies of `size`
-    bytes."""
-    if not size:
-        return 1
-    rules, quickest = policy.on_gpu, call_bytes / _BYTES_PER_NS
-    wanted = rules.short_calls if quickest < rules.short_ns else math.ceil(policy.sample_ns / quickest)
-    return max(1, min(wanted, _MEMORY // size))
 
 
 def _calls_between(wanted: int, copies: int) -> int:
@@ -72,7 +54,11 @@ def put_back(storage: Any, source: Any) -> Undo:
     differing = [(rows[i : i + _ROWS] != held[i : i + _ROWS]).any(1) for i in range(0, rows.shape[0], _ROWS)]
     changed = torch.cat(differing).nonzero().flatten() if differing else None
     if changed is None or changed.numel() > rows.shape[0] // _FEW:
-        return lambda: storage.copy_(source)
+
+        def write_all() -> None:
+            storage.copy_(source)
+
+        return write_all
     blocks = held[changed]
 
     def undo() -> None:
@@ -89,7 +75,7 @@ class Probes:
     work, to be logged, and empty while all do.
     """
 
-    def __init__(self, engine: Engine, policy: Policy) -> None:
+    def __init__(self, engine: DeviceStream, policy: Policy) -> None:
         self._engine, self._policy = engine, policy
         self._memory: dict[int, float] = {}
         self._failed: set[str] = set()
@@ -172,7 +158,7 @@ class Sampler:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: DeviceStream,
         calls: Sequence[Call],
         policy: Policy,
         clock: Clock,
@@ -305,11 +291,8 @@ class Sampler:
         self._heat_up()
         call = self._settle()
         samples = self._time(2, warm=self._plays > 1)
-        if best_ns is not None and min(samples) > policy.screen_stop * best_ns:
-            return samples
         sample_ns = max(call * self._size * self._plays, 1.0)
-        more = min(int(policy.screen_ns / sample_ns), policy.screen_samples) - 2
-        return samples + self._time(more, warm=False) if more > 0 else samples
+        return screen(samples, sample_ns, lambda more: self._time(more, warm=False), policy, best_ns)
 
     def close(self) -> None:
         """Release the graph."""
@@ -322,7 +305,7 @@ def _graph_size(call_ns: float, copies: int, sample_ns: float, rules: GpuTiming)
     return min(-(-max(wanted, 1) // copies), max(rules.most_calls // copies, 1)) * copies
 
 
-def measure_empty(engine: Engine, rules: GpuTiming) -> float:
+def measure_empty(engine: DeviceStream, rules: GpuTiming) -> float:
     """ns per node of a graph of kernels that do nothing."""
     call = engine.empty()
     call()  # its kernel may have to be loaded, which a capture does not allow

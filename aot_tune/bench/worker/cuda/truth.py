@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker.cuda.engine import moved_as, tensor_of
+from aot_tune.bench.worker.cuda.memory import BLOCK, moved_as, tensor_of, torch_dtype
 from aot_tune.bench.worker.inputs import draw, layout
 from aot_tune.bench.worker.reference_results import (
     EXACT,
@@ -40,11 +40,9 @@ from aot_tune.bench.worker.stored_elements import array_dtype, eight_bits, store
 from aot_tune.spec import FLOATING, Call, Operator, Tensor
 
 __all__ = [
-    "BLOCK",
     "ArrayApi",
     "draw_inputs",
     "exact_values",
-    "torch_dtype",
     "write_limits",
 ]
 
@@ -53,8 +51,6 @@ _TF32 = 10
 _BITS = {torch.float32: (torch.int32, 23), torch.float64: (torch.int64, 52)}
 _CASTS = frozenset(("to", "type", "type_as", "int", "long", "char", "short", "byte"))
 _FOR_HOST = ("u16", "u32", "u64")
-BLOCK = 1 << 24
-"""How many elements are compared at a time. Each takes about 80 bytes, for float64 and what is computed from it."""
 _DRAWS = 8
 _MANY = 1 << 16
 """So many values take longer to draw than a thread takes to start."""
@@ -240,11 +236,6 @@ def _multiply_in_order(a: Any, b: Any, product: Any) -> None:
     left, right = a[down].cpu().numpy(), b[:, across].T.contiguous().cpu().numpy()
     sums = np.stack([np.add.accumulate(right * row, axis=1)[:, -1] for row in left])
     product[down[:, None], across[None, :]] = torch.as_tensor(sums, device=a.device)
-
-
-def torch_dtype(tensor: Tensor) -> Any:
-    """torch's dtype of a tensor."""
-    return getattr(torch, tensor.dtype.torch)
 
 
 def draw_inputs(operator: Operator, check: Check, seed: int, device: torch.device) -> dict[str, Any]:

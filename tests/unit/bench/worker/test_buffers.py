@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from places import ROOT
 
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker.cpu.engine import PLACEMENTS, Placement, Region
+from aot_tune.bench.worker.cpu.cpu_engine import CpuEngine, Region
+from aot_tune.bench.worker.engine import Placement
 from aot_tune.bench.worker.inputs import draw, fill
 from aot_tune.spec import problem
 
-placements = st.sampled_from(PLACEMENTS)
+placements = st.sampled_from(CpuEngine.placements)
 alignments = st.sampled_from([4, 8, 16, 32, 64])
 
 
@@ -30,37 +31,31 @@ def test_the_aligned_address_is_aligned_to_that_and_no_more(
     size: int, first: int, alignment: int, placement: Placement, stagger: int
 ) -> None:
     region = Region(size, first * 4, alignment, placement, stagger * 64)
-    try:
-        address = region.address + first * 4
-        assert address % alignment == 0
-        assert alignment == 64 or address % (2 * alignment) != 0
-        assert region.damage() == ""
-        high = -(-(region.address + size) // mmap.PAGESIZE) * mmap.PAGESIZE
-        if placement == "end":
-            assert high - region.address - size < 64 + 4
-        if placement == "start":
-            assert region.address % mmap.PAGESIZE < 64
-    finally:
-        region.close()
+    address = region.address + first * 4
+    assert address % alignment == 0
+    assert alignment == 64 or address % (2 * alignment) != 0
+    assert region.damage() == ""
+    high = -(-(region.address + size) // mmap.PAGESIZE) * mmap.PAGESIZE
+    if placement == "end":
+        assert high - region.address - size < 64 + 4
+    if placement == "start":
+        assert region.address % mmap.PAGESIZE < 64
 
 
 @settings(max_examples=30)
 @given(st.integers(0, 5000), placements, st.data())
 def test_a_write_outside_is_found_and_located(size: int, placement: Placement, data: st.DataObject) -> None:
     region = Region(size, placement=placement)
-    try:
-        zones = [("past its end", 0, region._after), ("before its start", 0, region._before)]
-        name, _, room = data.draw(st.sampled_from([z for z in zones if z[2]] or [("", 0, 0)]))
-        if not room:
-            return
-        distance = data.draw(st.integers(0, room - 1))
-        at = region.address + size + distance if name == "past its end" else region.address - 1 - distance
-        ctypes.memset(at, 0, 1)
-        assert region.damage() == f"1 bytes written {distance} bytes {name}"
-        region.heal()
-        assert region.damage() == ""
-    finally:
-        region.close()
+    zones = [("past its end", 0, region._after), ("before its start", 0, region._before)]
+    name, _, room = data.draw(st.sampled_from([z for z in zones if z[2]] or [("", 0, 0)]))
+    if not room:
+        return
+    distance = data.draw(st.integers(0, room - 1))
+    at = region.address + size + distance if name == "past its end" else region.address - 1 - distance
+    ctypes.memset(at, 0, 1)
+    assert region.damage() == f"1 bytes written {distance} bytes {name}"
+    region.heal()
+    assert region.damage() == ""
 
 
 def test_the_same_seed_gives_the_same_bytes_in_another_process() -> None:

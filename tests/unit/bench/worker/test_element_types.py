@@ -11,7 +11,9 @@ import pytest
 from element_types import NAMES, write_operators
 
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker.cpu import verify
+from aot_tune.bench.worker.comparison import compare_stored
+from aot_tune.bench.worker.cuda.memory import Truths, torch_dtype
+from aot_tune.bench.worker.cuda.truth import draw_inputs, exact_values, write_limits
 from aot_tune.bench.worker.reference_results import Bounds, logical_inputs, read_limits, read_truth, write_truth
 from aot_tune.bench.worker.stored_elements import stored_as, values_of
 from aot_tune.spec import Operator, Tensor, dtype, problem
@@ -19,8 +21,6 @@ from aot_tune.spec.load_operators import load_operator
 
 torch: Any = pytest.importorskip("torch")
 
-from aot_tune.bench.worker.cuda.state import Expected  # noqa: E402
-from aot_tune.bench.worker.cuda.truth import draw_inputs, exact_values, torch_dtype, write_limits  # noqa: E402
 
 Judge = Callable[[np.ndarray[Any, Any]], tuple[str, float]]
 ON = {
@@ -51,7 +51,7 @@ def judges(op: Operator, check: Check, folder: Path, name: str) -> tuple[Any, li
     write_limits(concrete, check, folder / "there", 5, device)
     exact = exact_values(concrete, check, draw_inputs(concrete, check, 5, device), device)[name]
     np.testing.assert_array_equal(exact.numpy(), values)
-    expected = Expected(tensor, exact, read_limits(folder / "there")[name])
+    expected = Truths(tensor, exact, read_limits(folder / "there")[name])
 
     def in_torch(stored: Any) -> tuple[str, float]:
         got = torch.from_numpy(stored.copy()).view(torch_dtype(tensor))
@@ -60,7 +60,7 @@ def judges(op: Operator, check: Check, folder: Path, name: str) -> tuple[Any, li
         assert bool(fault) == (not worst <= 1 and error > 1), (fault, worst, error)
         return fault, error
 
-    return values, [lambda stored: verify.compare(tensor, stored, values, truth.bounds), in_torch]
+    return values, [lambda stored: compare_stored(tensor, stored, values, truth.bounds), in_torch]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -142,9 +142,9 @@ def test_a_step_is_counted_beyond_2_to_the_53(name: str) -> None:
     near, far = want.copy(), want.copy()
     near[1] += 1
     far[1] += 2
-    assert verify.compare(output, near, want, bounds) == ("", 1.0)
-    fault, error = verify.compare(output, far, want, bounds)
+    assert compare_stored(output, near, want, bounds) == ("", 1.0)
+    fault, error = compare_stored(output, far, want, bounds)
     assert error == 2
     assert "tolerance 1; 1 of 4 elements are wrong" in fault
     ends = np.array([np.iinfo(kind).min, np.iinfo(kind).max] * 2, kind)
-    assert verify.compare(output, ends, ends[::-1].copy(), bounds)[1] == pytest.approx(2.0**64)
+    assert compare_stored(output, ends, ends[::-1].copy(), bounds)[1] == pytest.approx(2.0**64)

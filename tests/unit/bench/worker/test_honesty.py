@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
-from aot_tune.bench.worker.cpu.state import ProblemState
-from aot_tune.bench.worker.cpu.verify import FreshCalls
-from aot_tune.bench.worker.honesty import does_less
+from aot_tune.bench.worker.cpu.cpu_engine import CpuEngine
+from aot_tune.bench.worker.honesty import FreshCalls, does_less
+from aot_tune.bench.worker.problem_state import ProblemState
 from aot_tune.spec import Kernel, Operator, Tensor, dims, problem
 
 CALL, LEAST = 10_000.0, 300.0
@@ -72,9 +72,9 @@ def test_one_that_does_a_third_of_the_work_when_repeated_is_suspicious_and_what_
 
 def test_no_place_of_what_a_fresh_call_copies_makes_an_honest_one_suspicious(tmp_path: Path) -> None:
     """Copying from 16 bytes below the target's place in a page takes ten times as long. All such places come up."""
-    state = ProblemState(COPY, Check(problem=COPY.workload[0]), tmp_path, Policy(), 1 << 20)
-    calls = state.at("inside")
-    x, y = (calls.storages[name] for name in "xy")
+    engine = CpuEngine(Policy(), 1 << 20)
+    calls = ProblemState(engine, COPY, Check(problem=COPY.workload[0]), tmp_path).at()
+    x, y = (calls.pieces[name] for name in "xy")
 
     def honest() -> int:
         ctypes.memmove(y.address, x.address, x.size)
@@ -83,6 +83,6 @@ def test_no_place_of_what_a_fresh_call_copies_makes_an_honest_one_suspicious(tmp
     honest()
     held: list[object] = []
     for number in range(512):  # with what is held, each begins 32 bytes further in a page than the one before, or 48
-        fresh = FreshCalls(honest, (), calls, state.pristine, 500.0)
-        held += [fresh, x.bytes().copy()] if number % 2 else [fresh]
+        fresh = FreshCalls(engine, honest, calls, 500.0)
+        held += [fresh, x.storage.copy()] if number % 2 else [fresh]
         assert does_less(fresh.play, 500.0, 300.0, lambda _seconds: None) == ""

@@ -150,7 +150,7 @@ def test_what_a_baseline_was_handed_is_released_for_the_next_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
-    monkeypatch.setattr("aot_tune.bench.worker.cpu.worker_session.kept_memory", lambda: 0)
+    monkeypatch.setattr("aot_tune.bench.worker.cpu.cpu_engine.kept_memory", lambda: 0)
     bed, held = Bed(tmp_path, "cpu", "framework"), list[int]()
     for rows in range(2048, 2053):
         key = bed.name(problem(R=rows, D=512))

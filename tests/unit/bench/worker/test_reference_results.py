@@ -10,7 +10,7 @@ import pytest
 from bundled import OPERATORS
 
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker.cpu.verify import compare
+from aot_tune.bench.worker.comparison import compare_stored
 from aot_tune.bench.worker.reference_results import (
     Bounds,
     logical_inputs,
@@ -31,7 +31,9 @@ def truth(tmp_path: Path, name: str, **arguments: Any) -> tuple[Operator, Check,
 
 def error(operator: Operator, truths: dict[str, Any], name: str, got: Any) -> float:
     found, values = truths[name]
-    fault, worst = compare(operator.concrete({}).tensor(name), np.asarray(got, dtype=np.float32), values, found.bounds)
+    fault, worst = compare_stored(
+        operator.concrete({}).tensor(name), np.asarray(got, dtype=np.float32), values, found.bounds
+    )
     assert bool(fault) == (worst > 1)
     return worst
 
@@ -102,7 +104,7 @@ def test_the_worst_element_is_named_wherever_it_is() -> None:
         got = np.zeros((300, 700), dtype=np.float32)
         got[place] = 0.5
         got[150, 150] = 0.002
-        fault, _ = compare(OUT, got, exact, bounds)
+        fault, _ = compare_stored(OUT, got, exact, bounds)
         assert (
             fault == f"out[{place[0]}, {place[1]}]: got 0.5, want 0.0, tolerance 0.001; 2 of 210000 elements are wrong"
         )

@@ -11,9 +11,10 @@ import pytest
 from bundled import OPERATORS
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
-from aot_tune.bench.worker.cpu.state import ProblemState
-from aot_tune.bench.worker.cpu.worker_session import prepare_baseline
+from aot_tune.bench.worker.cpu.cpu_engine import CpuEngine
+from aot_tune.bench.worker.problem_state import ProblemState
 from aot_tune.bench.worker.reference_results import write_truth
+from aot_tune.bench.worker.worker_session import prepare_baseline
 from aot_tune.spec import DTYPES, Baseline, problem
 
 
@@ -36,13 +37,13 @@ def test_torch_is_right_in_each_dtype_on_tensors_in_the_problems_memory(tmp_path
         own = mine(seen, lambda torch, call: torch.softmax(call.x.double(), -1), "out")
         check = Check(problem=problem(R=5, D=768, dtypes={"T": dtype}))
         write_truth(op, check, tmp_path / f"{operator} {dtype}", policy.seed)
-        state = ProblemState(
-            replace(op, baselines=(*op.baselines, own)), check, tmp_path / f"{operator} {dtype}", policy, 1 << 20
-        )
-        prepared = prepare_baseline(state, f"torch.{operator}")
+        engine = CpuEngine(policy, 1 << 20)
+        op = replace(op, baselines=(*op.baselines, own))
+        state = ProblemState(engine, op, check, tmp_path / f"{operator} {dtype}")
+        prepared = prepare_baseline(engine, state, f"torch.{operator}")
         assert (0 < prepared.error <= 1, prepared.note) == (True, ""), (operator, dtype)
-        assert prepared.sample(1, 0) > 0
+        assert prepared.timer.turn(1, 0).samples[0] > 0
         if operator == "softmax":
-            assert prepare_baseline(state, "mine").error <= 1
+            assert prepare_baseline(engine, state, "mine").error <= 1
             assert all(t.dtype == getattr(torch, DTYPES[dtype].torch) for t in seen)
-            assert seen[1].data_ptr() == state.at("inside").storages["out"].address
+            assert seen[1].data_ptr() == state.at().pieces["out"].address

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+
 from aot_tune.bench.worker.comparison import compare  # noqa: E402
-from aot_tune.bench.worker.cuda.engine import Arena, Want  # noqa: E402
-from aot_tune.bench.worker.cuda.state import Expected  # noqa: E402
+from aot_tune.bench.worker.cuda.memory import GuardedMemory, Truths  # noqa: E402
+from aot_tune.bench.worker.engine import Want  # noqa: E402
 from aot_tune.bench.worker.reference_results import EXACT, Bounds, Limits  # noqa: E402
 from aot_tune.spec import Tensor  # noqa: E402
 
@@ -26,7 +27,7 @@ alignments = st.sampled_from([0, 1, 2, 4, 16, 64, 1024])
 @given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 50), alignments), min_size=1, max_size=5), st.data())
 def test_pieces_are_aligned_as_asked_and_a_write_outside_is_found(rows: Any, data: st.DataObject) -> None:
     wants = [Want(f"t{i}", size, origin * max(a, 1), a) for i, (size, origin, a) in enumerate(rows)]
-    arena = Arena(CPU, wants)
+    arena = GuardedMemory(CPU, wants)
     for want in wants:
         piece = arena.pieces[want.name]
         address = piece.address + want.origin
@@ -50,7 +51,7 @@ def test_pieces_are_aligned_as_asked_and_a_write_outside_is_found(rows: Any, dat
 
 
 def test_large_pieces_lie_where_torch_would_put_them_and_have_both_their_guards() -> None:
-    arena = Arena(CPU, [Want("x", 11 << 20), Want("w", 100), Want("y", 10 << 20, 64), Want("z", 5 << 20)])
+    arena = GuardedMemory(CPU, [Want("x", 11 << 20), Want("w", 100), Want("y", 10 << 20, 64), Want("z", 5 << 20)])
     for name, origin, step in (("x", 0, 2 << 20), ("w", 0, 512), ("y", 64, 2 << 20), ("z", 0, 512)):
         assert (arena.pieces[name].address + origin) % step == 0
     for name in arena.pieces:
@@ -67,9 +68,7 @@ BOUNDS = Bounds(absolute=0.1, relative=0.01)
 
 def test_of_the_bytes_that_are_true_only_one_is_right() -> None:
     """What a candidate never wrote, and was poisoned, is not taken for true."""
-    expected = Expected(
-        Tensor("y", (2,), "bool", output=True), torch.ones(2, dtype=torch.float64), Limits(bounds=EXACT)
-    )
+    expected = Truths(Tensor("y", (2,), "bool", output=True), torch.ones(2, dtype=torch.float64), Limits(bounds=EXACT))
     for byte, right in ((1, True), (255, False)):
         got = torch.tensor([1, byte], dtype=torch.uint8).view(torch.bool)
         assert right or not float(expected.worst(got)) <= 1

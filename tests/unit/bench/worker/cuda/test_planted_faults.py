@@ -13,14 +13,8 @@ from aot_tune.spec import Kernel, Operator, Problem, Tensor, dims, problem
 
 torch = pytest.importorskip("torch")
 
-from aot_tune.bench.worker.cuda.engine import tensor_of  # noqa: E402
-from aot_tune.bench.worker.cuda.state import Expected  # noqa: E402
-from aot_tune.bench.worker.cuda.truth import (  # noqa: E402
-    draw_inputs,
-    exact_values,
-    torch_dtype,
-    write_limits,
-)
+from aot_tune.bench.worker.cuda.memory import Truths, tensor_of, torch_dtype  # noqa: E402
+from aot_tune.bench.worker.cuda.truth import draw_inputs, exact_values, write_limits  # noqa: E402
 from aot_tune.bench.worker.inputs import layout  # noqa: E402
 from aot_tune.bench.worker.reference_results import read_limits  # noqa: E402
 
@@ -102,7 +96,7 @@ class Bench:
         storages = draw_inputs(self.operator, self.check, 5, HOST)
         exact = exact_values(self.operator, self.check, storages, HOST)
         limits = read_limits(folder / "limits")
-        self.expected = {n: Expected(self.operator.tensor(n), v, limits[n]) for n, v in exact.items()}
+        self.expected = {n: Truths(self.operator.tensor(n), v, limits[n]) for n, v in exact.items()}
         self.arrays = {
             t.name: tensor_of(layout(self.operator, self.check, t), storages[t.name], torch_dtype(t)).float()
             for t in self.operator.inputs

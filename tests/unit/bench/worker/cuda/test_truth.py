@@ -11,14 +11,8 @@ from bundled import OPERATORS
 torch = pytest.importorskip("torch")
 
 from aot_tune.bench.protocol.measurement_records import Check  # noqa: E402
-from aot_tune.bench.worker.cuda.engine import tensor_of  # noqa: E402
-from aot_tune.bench.worker.cuda.state import Expected  # noqa: E402
-from aot_tune.bench.worker.cuda.truth import (  # noqa: E402
-    draw_inputs,
-    exact_values,
-    torch_dtype,
-    write_limits,
-)
+from aot_tune.bench.worker.cuda.memory import Truths, tensor_of, torch_dtype  # noqa: E402
+from aot_tune.bench.worker.cuda.truth import draw_inputs, exact_values, write_limits  # noqa: E402
 from aot_tune.bench.worker.inputs import layout  # noqa: E402
 from aot_tune.bench.worker.reference_results import read_limits  # noqa: E402
 from aot_tune.spec import Kernel, Operator, Problem, Tensor, dims, problem  # noqa: E402
@@ -26,7 +20,7 @@ from aot_tune.spec import Kernel, Operator, Problem, Tensor, dims, problem  # no
 HOST = torch.device("cpu")
 
 
-def product(folder: Path, one: Problem) -> tuple[Expected, Any, Any]:
+def product(folder: Path, one: Problem) -> tuple[Truths, Any, Any]:
     """What the bundled gemm is compared with on a problem, and its operands in float32."""
     operator, check = OPERATORS["gemm"].concrete(one.dtypes), Check(problem=one)
     write_limits(operator, check, folder / "limits", 5, HOST)
@@ -35,7 +29,7 @@ def product(folder: Path, one: Problem) -> tuple[Expected, Any, Any]:
     a, b = (
         tensor_of(layout(operator, check, t), storages[t.name], torch_dtype(t)).float() for t in operator.tensors[:2]
     )
-    return Expected(operator.tensor("out"), exact["out"], read_limits(folder / "limits")["out"]), a, b
+    return Truths(operator.tensor("out"), exact["out"], read_limits(folder / "limits")["out"]), a, b
 
 
 def split(a: Any, b: Any, parts: int) -> Any:

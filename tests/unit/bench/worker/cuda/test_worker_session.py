@@ -17,7 +17,8 @@ pytest.importorskip("torch")
 import cuda_session
 from cuda_session import FAULTS, GOOD, REFUSES, ROUNDED, UNSTEADY, WRONG, WRONG_ONES, Bed
 
-from aot_tune.bench.worker.cuda.engine import FaultError, Recorded
+from aot_tune.bench.worker.cuda.stream import Recorded
+from aot_tune.bench.worker.engine import FaultError
 
 
 @pytest.fixture
@@ -108,7 +109,8 @@ def test_different_bits_are_wrong_where_they_must_be_the_same(bed: Bed, build: A
     bed.load(build(UNSTEADY))
     checked = bed.ask(messages.Verify(handle="one", keys=(key,)))
     assert (checked.status, checked.bitwise) == ("wrong-result", False)
-    assert checked.reason.startswith("not deterministic: outputs differ between two runs (problem 'R=13 D=37')")
+    assert checked.reason.startswith("not deterministic: 1 bytes of 'y' differ between two runs, first ")
+    assert checked.reason.endswith("(problem 'R=13 D=37')")
     bed.load(build(GOOD), "two")
     assert bed.ask(messages.Verify(handle="two", keys=(key,))).status == "ok"
 
@@ -125,7 +127,7 @@ def test_a_fault_of_the_device_is_the_last_word(bed: Bed, build: Any, monkeypatc
 
 def test_a_fault_of_the_machine_is_not_the_candidates(bed: Bed, build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def check() -> None:
-        raise FaultError(214, "uncorrectable ECC error encountered")
+        raise FaultError("uncorrectable ECC error encountered (214)", by_kernel=False)
 
     bed.load(build(GOOD))
     key = bed.name(SMALL)

@@ -1,4 +1,4 @@
-"""What differs on a GPU for a session: memory with guards, streams, faults, recorded calls, and a clock for them."""
+"""One stream of a GPU: its faults, recorded calls, and a clock for them."""
 
 from __future__ import annotations
 
@@ -7,52 +7,28 @@ import ctypes
 import math
 import re
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 
-from aot_tune.bench.protocol import messages
-from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, Device, Status
-from aot_tune.bench.worker.inputs import Strided
+from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, Device
+from aot_tune.bench.worker.engine import Call, FaultError
 from aot_tune.bench.worker.loaded_objects import LaunchError
-from aot_tune.bench.worker.verification import CANARY
 
 __all__ = [
-    "Arena",
-    "Call",
     "CaptureError",
-    "Engine",
-    "FaultError",
-    "GpuEngine",
+    "DeviceStream",
+    "GpuStream",
     "Play",
     "Recorded",
-    "Want",
     "check_device",
     "connected",
-    "last_word",
-    "moved_as",
     "one_by_one",
-    "reads",
-    "tensor_of",
-    "words",
 ]
 
-GUARD = 4096
-_NATURAL, _SEGMENT, _SEGMENT_FROM = 512, 2 << 20, 10 << 20
-"""Alignments as torch's allocator gives them: 512 bytes, and 2 MiB from 10 MiB on, where a tensor has its own segment.
-On an H200 some kernels took 4 to 5 % longer on torch's tensors than on others that lie side by side."""
-_MOVED_AS = {
-    torch.float8_e4m3fn: torch.uint8,
-    torch.float8_e5m2: torch.uint8,
-    torch.uint16: torch.int16,
-    torch.uint32: torch.int32,
-    torch.uint64: torch.int64,
-}
 Play = Callable[[], None]
 """Makes recorded calls once more."""
-Call = Callable[[], int]
 _FAULTS = {
     700: "illegal memory access",
     702: "kernel stopped by the driver's time limit",
@@ -74,131 +50,16 @@ _QUEUEING = 60_000
 """Cycles, about 30 us, that queuing a graph takes."""
 
 
-class Want(NamedTuple):
-    """Storage of `size` bytes. The address of byte `origin` (a tensor's first element) is aligned.
-
-    An `alignment` is kept exactly: with 16, the address is 16 times an odd number. 0 means what torch's allocator
-    gives.
-    """
-
-    name: str
-    size: int
-    origin: int = 0
-    alignment: int = 0
-
-
-class Piece(NamedTuple):
-    """Part of an arena."""
-
-    address: int
-    size: int
-    storage: Any
-
-
-class Arena:
-    """One allocation with a guard zone before, between and after its pieces.
-
-    Raises:
-        torch.OutOfMemoryError: when there is no such memory.
-    """
-
-    def __init__(self, device: torch.device, wants: Sequence[Want]) -> None:
-        room = sum(w.size + 2 * GUARD + _step(w) for w in wants) + 2 * GUARD
-        self._memory = torch.empty(room, dtype=torch.uint8, device=device)
-        self._base = int(self._memory.data_ptr())
-        self.pieces: dict[str, Piece] = {}
-        self._zones: list[tuple[str, str, int, int]] = []  # the piece beside a zone, which side of it, from, to
-        last, end = "", 0
-        for want in wants:
-            begin = self._place(end + GUARD, want)
-            self._zones += _zones(last, want.name, end, begin)
-            end, last = begin + want.size, want.name
-            self.pieces[want.name] = Piece(self._base + begin, want.size, self._memory[begin:end])
-        self._zones.append((last, "", end, min(end + GUARD, room)))
-        self.heal()
-
-    def _place(self, at: int, want: Want) -> int:
-        wanted = want.alignment  # the address modulo the step
-        return at + (wanted - self._base - at - want.origin) % _step(want)
-
-    @property
-    def bytes(self) -> int:
-        """Size of the allocation."""
-        return int(self._memory.numel())
-
-    def heal(self) -> None:
-        """Write the guard zones."""
-        for _, _, begin, end in self._zones:
-            self._memory[begin:end].fill_(CANARY)
-
-    @cached_property
-    def _all(self) -> Any:
-        """Indices of all guard bytes."""
-        return torch.cat([torch.arange(a, b, device=self._memory.device) for _, _, a, b in self._zones])
-
-    def damaged(self) -> Any:
-        """Whether a guard zone was written to, as a tensor. Nothing waits for the answer."""
-        return (self._memory[self._all] != CANARY).any()
-
-    def damage(self) -> tuple[str, str]:
-        """The name of the piece whose guard was written to, and where. Two empty texts if there is none."""
-        for before, after, begin, end in self._zones:
-            hit = (self._memory[begin:end] != CANARY).nonzero().flatten().tolist()
-            if hit and (before and (not after or hit[0] < end - begin - 1 - hit[-1])):
-                return before, f"{len(hit)} bytes written {hit[0]} bytes past its end"
-            if hit:
-                return after, f"{len(hit)} bytes written {end - begin - 1 - hit[-1]} bytes before its start"
-        return "", ""
-
-
-def _step(want: Want) -> int:
-    """The addresses of all first elements of such pieces are equal modulo this."""
-    if want.alignment:
-        return 2 * want.alignment
-    return _SEGMENT if want.size >= _SEGMENT_FROM else _NATURAL
-
-
-def _zones(before: str, after: str, begin: int, end: int) -> list[tuple[str, str, int, int]]:
-    """The guard zones of a gap between two pieces: the whole gap, or both ends if it is wide."""
-    if end - begin <= 2 * GUARD or not before:
-        return [(before, after, begin if before else max(begin, end - GUARD), end)]
-    return [(before, "", begin, begin + GUARD), ("", after, end - GUARD, end)]
-
-
-def words(storage: Any) -> Any:
-    """Bytes as the widest integers that fit, to compare and fill them quickly."""
-    wide = storage.numel() % 8 == 0 and storage.storage_offset() % 8 == 0
-    return storage.view(torch.int64) if wide else storage
-
-
-def tensor_of(strided: Strided, storage: Any, dtype: Any) -> Any:
-    """torch's tensor at a place in a storage of bytes. It is a copy if a stride is negative."""
-    flat = storage.view(moved_as(dtype))
-    if 0 in strided.shape:
-        return flat.new_empty(strided.shape).view(dtype)
-    strides = tuple(abs(s) for s in strided.strides)
-    tensor = flat.as_strided(strided.shape, strides, flat.storage_offset())
-    return (tensor.flip(strided.backward()) if strided.backward() else tensor).view(dtype)
-
-
-def moved_as(dtype: Any) -> Any:
-    """The dtype of the same width that torch moves elements as: it has few functions for unsigned integers and f8."""
-    return _MOVED_AS.get(dtype, dtype)
-
-
-class FaultError(Exception):
-    """The context is unusable from now on. `by_kernel` says that a kernel is at fault, and not the machine."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(f"{_FAULTS.get(code, text)} ({code})")
-        self.by_kernel = code in _FAULTS
+def _fault(code: int, text: str) -> FaultError:
+    """An error by which the context is unusable."""
+    return FaultError(f"{_FAULTS.get(code, text)} ({code})", by_kernel=code in _FAULTS)
 
 
 class CaptureError(Exception):
     """Calls cannot be captured in a graph."""
 
 
-class Engine(Protocol):
+class DeviceStream(Protocol):
     """One device's stream.
 
     `dlpack` is DLPack's type and number of the device. `stream` is what candidates are passed. `last_busy` is when the
@@ -290,8 +151,8 @@ def one_by_one(calls: Sequence[Call]) -> Recorded:
     return Recorded(play)
 
 
-class GpuEngine:
-    """See `Engine`. Makes the CUDA context. Candidates, torch and this share its runtime library and stream.
+class GpuStream:
+    """See `DeviceStream`. Makes the CUDA context. Candidates, torch and this share its runtime library and stream.
 
     Raises:
         FaultError: when the device cannot be used.
@@ -317,7 +178,7 @@ class GpuEngine:
         """Wait for the stream."""
         code = self._runtime.cudaStreamSynchronize(self._handle)
         if code:
-            raise FaultError(code, self._text(code))
+            raise _fault(code, self._text(code))
 
     def forget(self) -> None:
         """Clear the last error."""
@@ -351,7 +212,7 @@ class GpuEngine:
             return self._record_framework(calls)
         runtime, graph, executable = self._runtime, ctypes.c_void_p(), ctypes.c_void_p()
         code = runtime.cudaStreamBeginCapture(self._handle, ctypes.c_int(_CAPTURE_GLOBAL))
-        returned = 0
+        returned: int | None = 0
         for call in calls:
             returned = call()
             if returned:
@@ -372,7 +233,7 @@ class GpuEngine:
         def play() -> None:
             code = runtime.cudaGraphLaunch(executable, self._handle)
             if code:
-                raise FaultError(code, self._text(code))
+                raise _fault(code, self._text(code))
 
         def close() -> None:
             runtime.cudaGraphExecDestroy(executable)
@@ -511,7 +372,7 @@ def _runtime() -> Any:
     raise RuntimeError("torch has loaded no libcudart: this torch is built without CUDA")
 
 
-def connected(connect: Callable[[], Engine], device: Device, share: float) -> Engine:
+def connected(connect: Callable[[], DeviceStream], device: Device, share: float) -> DeviceStream:
     """The device, touched now and tested: memory, a kernel, a comparison.
 
     A GPU's worker may take `share` of its memory.
@@ -527,9 +388,9 @@ def connected(connect: Callable[[], Engine], device: Device, share: float) -> En
     except FaultError:
         raise
     except Exception as error:
-        raise FaultError(0, f"{WORKER_FAULT}{_unusable(str(error))}") from error
+        raise _fault(0, f"{WORKER_FAULT}{_unusable(str(error))}") from error
     if not right:
-        raise FaultError(0, f"{WORKER_FAULT}the GPU computes a wrong sum: it needs a reset")
+        raise _fault(0, f"{WORKER_FAULT}the GPU computes a wrong sum: it needs a reset")
     engine.claim(device, share)
     return engine
 
@@ -541,18 +402,11 @@ def check_device(index: torch.device, device: Device) -> None:
     actual, wanted = (f"{name} with {count} multiprocessors" for name, count in pairs)
     if actual != wanted:
         why = f"this is another device: {actual} instead of {wanted}; GPUs changed meanwhile: build again"
-        raise FaultError(0, f"{WORKER_FAULT}{why}")
+        raise _fault(0, f"{WORKER_FAULT}{why}")
     uuid = str(getattr(seen, "uuid", ""))  # a torch of before 2.5 does not tell, and of a slice it may tell the GPU's
     if device.unit.startswith("GPU-") and uuid not in device.unit:
         why = f"this is GPU {uuid} instead of {device.unit}: GPUs changed"
-        raise FaultError(0, f"{WORKER_FAULT}{why} meanwhile; compare `nvidia-smi -L`, and build again")
-
-
-def last_word(fault: FaultError) -> messages.Failure:
-    """A worker's last message, if its device is at fault: the candidate's or the machine's fault."""
-    status: Status = "crashed" if fault.by_kernel else "failed"
-    reason = str(fault) if fault.by_kernel or str(fault).startswith(WORKER_FAULT) else f"{WORKER_FAULT}{fault}"
-    return messages.Failure(kind="FaultError", reason=reason, status=status, last=True)
+        raise _fault(0, f"{WORKER_FAULT}{why} meanwhile; compare `nvidia-smi -L`, and build again")
 
 
 def _unusable(said: str) -> str:
