@@ -96,7 +96,7 @@ def _explanation_lines(explanation: Explanation) -> Iterator[str]:
         value = getattr(explanation, key)
         if value not in ("", None):  # a call without elements has no variant, and few variants have a note
             yield f"{key:<9} {value}"
-    for key in ("tensors", "expected", "path", "rejected"):
+    for key in ("tensors", "expected", "rejected"):
         for line in getattr(explanation, key):
             yield f"{key.removesuffix('s'):<9} {line}"
     code, best = format_resources(explanation.code), explanation.roofline

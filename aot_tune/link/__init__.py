@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from aot_tune.link.generate import Generated, generate
 from aot_tune.link.library_records import (
-    DecisionNode,
     ExpectedTime,
     LibrarySpec,
     OperatorTable,
@@ -14,7 +13,6 @@ from aot_tune.link.library_records import (
 from aot_tune.link.manifest import check_against_manifest
 
 __all__ = [
-    "DecisionNode",
     "ExpectedTime",
     "Generated",
     "LibrarySpec",

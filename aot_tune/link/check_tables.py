@@ -10,19 +10,16 @@ from aot_tune.link.library_records import LibrarySpec, OperatorTable, TargetTabl
 from aot_tune.spec import Expr, Operator, all_of
 from aot_tune.spec.calls import legal_combinations, values_of_fact
 from aot_tune.spec.names import check_identifier
+from aot_tune.spec.tensors import MAX_RANK
 from aot_tune.support.errors import ManifestError, did_you_mean
 
-__all__ = ["MAX_RANK", "check_guard", "check_library"]
+__all__ = ["check_guard", "check_library"]
 
 _MOST_COMBINATIONS = 1 << 14
-
-MAX_RANK = 8
-"""The most axes of a tensor (kMaxRank of the runtime)."""
 
 # The most arguments of an operator, and the most operators of a library (the binding's constants of these names).
 _LIMITS = {"tensors": 16, "scalars": 8, "attributes": 8, "dims": 16, "dtypes": 4}
 _MAX_OPERATORS = 256
-_MAX_DEPTH = 64
 
 
 def check_library(spec: LibrarySpec) -> None:
@@ -148,27 +145,15 @@ def _divides(expr: Expr, operator: Operator) -> bool:
 
 
 def _check_table(target: TargetTable, table: OperatorTable, where: str) -> None:
-    facts = table.operator.fact_names()
-    for index, node in enumerate(target.nodes):
-        if node.fact:
-            if node.fact not in facts:
-                raise ManifestError(f"{where}: node {index} asks for {node.fact!r}", fix=did_you_mean(node.fact, facts))
-            for child in (node.below, node.above):
-                if not 0 <= child < len(target.nodes):
-                    raise ManifestError(f"{where}: node {index} leads to node {child}, which does not exist")
-        for variant in node.leaf:
-            _check_leaf(variant, target, table, f"{where}: node {index}")
-    for variant in target.filling_in:
-        _check_leaf(variant, target, table, f"{where}: what fills in")
-    if target.nodes:
-        _check_depth(target, 0, (), where)
-    for problem in target.tuned:
+    for variant in target.used:
+        _check_tried(variant, target, table, where)
+    for problem in (*target.tuned, *(p for p, _ in target.surveyed)):
         for dim in table.operator.dims:
             if dim not in problem.dims:
-                raise ManifestError(f"{where}: tuned problem '{problem.id}' does not state {dim!r}")
+                raise ManifestError(f"{where}: problem '{problem.id}' does not state {dim!r}")
 
 
-def _check_leaf(index: int, target: TargetTable, table: OperatorTable, where: str) -> None:
+def _check_tried(index: int, target: TargetTable, table: OperatorTable, where: str) -> None:
     if not 0 <= index < len(table.variants):
         raise ManifestError(f"{where} names variant {index}, which is not in the library")
     variant = table.variants[index]
@@ -178,15 +163,6 @@ def _check_leaf(index: int, target: TargetTable, table: OperatorTable, where: st
             f"{where} names variant {variant.name!r} for {variant.candidate.target}",
             why=f"a device of {target.target} may lack its instructions",
         )
-
-
-def _check_depth(target: TargetTable, index: int, path: tuple[int, ...], where: str) -> None:
-    if index in path or len(path) >= _MAX_DEPTH:
-        raise ManifestError(f"{where}: the path {(*path, index)} does not end", why=f"depth limit {_MAX_DEPTH}")
-    node = target.nodes[index]
-    if node.fact:
-        _check_depth(target, node.below, (*path, index), where)
-        _check_depth(target, node.above, (*path, index), where)
 
 
 def _unique(names: Iterable[str], what: str) -> None:

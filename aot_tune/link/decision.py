@@ -1,11 +1,10 @@
-"""Generated decisions: what was measured, what is likely, each target's tree, and the choice among targets."""
+"""Generated decisions of each target: what was measured, what is likely, and what comes last."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from aot_tune.link.library_records import DecisionNode, ExpectedTime, OperatorTable, TargetTable
-from aot_tune.link.measured_problems import render_measured
+from aot_tune.link.library_records import ExpectedTime, OperatorTable, TargetTable
 from aot_tune.link.signature import c_string, render_template
 from aot_tune.select import Term, Tree
 from aot_tune.spec import Expr, Operator, dtype_index
@@ -45,12 +44,12 @@ def fact_printer(op: Operator) -> Callable[[str], str]:
 
 
 def render_decisions(table: OperatorTable) -> list[str]:
-    """What decides for the targets of an operator: the rows that were measured, and one function for each table."""
-    parts = [render_measured(table)]
+    """What decides for the targets of an operator: a function for each table."""
+    parts = []
     for i, target in enumerate(table.tables):
         parts += [_expected(i, target, fact_printer(table.operator))] if target.expected else []
-        parts.append(_tree(table, i, target))
-    return list(filter(None, parts))
+        parts.append(_choice(i, target))
+    return parts
 
 
 def render_refusals(table: OperatorTable) -> str:
@@ -79,14 +78,12 @@ def _refusal(table: OperatorTable, index: int, guards: tuple[Expr, ...]) -> str:
     return "\n".join([*lines, "  return nullptr;", "}"])
 
 
-def _tree(table: OperatorTable, index: int, target: TargetTable) -> str:
-    """A target's decisions, after its leaves. Equal leaves are one."""
-    leaves = sorted({node.leaf for node in target.nodes if not node.fact and node.leaf})
-    names = {leaf: f"kLeaf_{index}_{i}" for i, leaf in enumerate(leaves)}
+def _choice(index: int, target: TargetTable) -> str:
+    """A target's decision, after the variants that come last."""
     lines = [f"// {target.target}"]
-    lines += [f"constexpr int16_t {names[leaf]}[] = {{{', '.join(map(str, leaf))}}};" for leaf in leaves]
+    lines += [f"constexpr int16_t kRest_{index}[] = {{{', '.join(map(str, target.rest))}}};"] if target.rest else []
     exact = _exact(index, target) if any(target.exact) else []
-    others = _others(table, names, index, target)
+    others = _others(index, target)
     if target.filling_in:
         lines += _function(f"rank_{index}", others)
         lines += ["", *_filling_in(index, target), ""]
@@ -120,18 +117,26 @@ def _exact(index: int, target: TargetTable) -> list[str]:
     ]
 
 
-def _others(table: OperatorTable, names: Mapping[tuple[int, ...], str], index: int, target: TargetTable) -> list[str]:
-    """What a call gets that was not measured: by expected times, then by the tree."""
+def _others(index: int, target: TargetTable) -> list[str]:
+    """What a call gets that was not measured: by expected times or by the nearest problem, then what comes last."""
     lines = []
     if target.expected:
         lines += [f"  const int variant = likely_{index}(c, trace);", "  if (variant >= 0) return variant;"]
-    return lines + (_node(table, names, target, 0, "  ") if target.nodes else ["  return -1;"])
+    elif any(target.exact) or target.surveyed:
+        lines += [
+            f"  if (const Tuned* row = nearest(c, kTuned_{index}, kRanked_{index})) {{",
+            f"    const int variant = first_of(c, kRanked_{index} + row->first, row->count, trace);",
+            "    if (variant >= 0) return variant;",
+            "  }",
+        ]
+    last = f"first_of(c, kRest_{index}, {len(target.rest)}, trace)" if target.rest else "-1"
+    return [*lines, f"  return {last};"]
 
 
 def _filling_in(index: int, target: TargetTable) -> list[str]:
     """The choice among variants that may not have been measured, for calls that otherwise only the generic one takes.
 
-    If a generic variant was preferred to another one, by expected times or in a leaf, that stays.
+    If a generic variant was preferred to another one, that stays.
     """
     filling = ", ".join(map(str, target.filling_in))
     lines = [f"constexpr int16_t kFillingIn_{index}[] = {{{filling}}};"]
@@ -144,24 +149,6 @@ def _filling_in(index: int, target: TargetTable) -> list[str]:
         body = [f"  for (const int variant : kMeasured_{index})", "    if (competes(c, variant)) return -1;"]
     walk = f"  return first_of(c, kFillingIn_{index}, {len(target.filling_in)}, trace);"
     return [*lines, *_function(f"fill_in_{index}", [*body, walk])]
-
-
-def _node(
-    table: OperatorTable, leaves: Mapping[tuple[int, ...], str], target: TargetTable, index: int, indent: str
-) -> list[str]:
-    node: DecisionNode = target.nodes[index]
-    if not node.fact:
-        walk = f"first_of(c, {leaves[node.leaf]}, {len(node.leaf)}, trace)" if node.leaf else "-1"
-        return [f"{indent}return {walk};"]
-    fact = fact_printer(table.operator)(node.fact)
-    yes, no = (c_string(f"{node.fact} {op} {node.threshold}") for op in ("<=", ">"))
-    return [
-        f"{indent}if (trace.test({fact} <= INT64_C({node.threshold}), {yes}, {no})) {{",
-        *_node(table, leaves, target, node.below, indent + "  "),
-        f"{indent}}} else {{",
-        *_node(table, leaves, target, node.above, indent + "  "),
-        f"{indent}}}",
-    ]
 
 
 def _all_guards(table: OperatorTable) -> dict[int, tuple[Expr, ...]]:

@@ -13,7 +13,7 @@ from aot_tune.compile import Variant
 from aot_tune.expr.integers import EXTENT, checked_cpp, is_plain
 from aot_tune.link.decision import fact_printer, render_decisions, render_generic_of, render_refusals
 from aot_tune.link.library_records import LibrarySpec, OperatorTable, SeenCalls, TargetTable, family_facts
-from aot_tune.link.measured_problems import number_of, same_choices
+from aot_tune.link.measured_problems import number_of, render_measured
 from aot_tune.link.signature import braced, c_string, prepared, render_template
 from aot_tune.render.template_functions import parameters, scalar_type
 from aot_tune.spec import Expr, Operator, Tensor
@@ -82,7 +82,6 @@ def _operator(spec: LibrarySpec, table: OperatorTable) -> str:
         passed=", ".join(op.arguments),
         tensors=[t.name for t in op.tensors],
         call_tensors=[f"c.t_{t.name}" for t in op.tensors],
-        call_dims=[f"c.d_{d}" for d in op.dims],
         dim_names=[f'"{d}"' for d in op.dims],
         options=options,
         option_bits=[f"aot_tune::bits_of({name})" for name in options],
@@ -97,11 +96,11 @@ def _operator(spec: LibrarySpec, table: OperatorTable) -> str:
         refusals=render_refusals(table),
         generic=[str(v.candidate.generic).lower() for v in table.variants],
         fills_in=any(t.filling_in for t in table.tables),
+        measured=render_measured(table),
         decisions=render_decisions(table),
         generic_of=render_generic_of(table),
         by_specificity=sorted(enumerate(table.tables), key=lambda pair: pair[1].specificity, reverse=True),
-        tuned=[i for i, target in enumerate(table.tables) if target.tuned],
-        same_choices=" && ".join(same_choices(op)) or "true",
+        tuned=[i for i, target in enumerate(table.tables) if target.tuned or target.surveyed],
         notes=any(v.symbol in table.noting for v in table.variants),
         loads=_loads(table),
         wanted_generics=[line for f in table.families if family_facts(f).preloads for line in _wanted(table, f)],

@@ -1,4 +1,4 @@
-"""The input of link: the chosen variants, the decision trees by target, and the identity of the library."""
+"""The input of link: the chosen variants, what decides by target, and the identity of the library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from aot_tune.spec import Expr, Operator, Problem
 __all__ = [
     "FAMILIES",
     "SHARED_FUNCTIONS",
-    "DecisionNode",
     "ExpectedTime",
     "FamilyFacts",
     "LibrarySpec",
@@ -67,21 +66,6 @@ def family_facts(target: str) -> FamilyFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecisionNode:
-    """A node of a decision tree. The root is node 0.
-
-    With a fact: if `facts[fact] <= threshold`, go to node `below`, else to node `above`. Without a fact, it is a leaf:
-    its variants (indices into the operator's variants) are tried in order, before the generic one.
-    """
-
-    fact: str = ""
-    threshold: int = 0
-    below: int = 0
-    above: int = 0
-    leaf: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class ExpectedTime:
     """The time that a variant (by its index) is expected to take on a call that nobody measured.
 
@@ -110,8 +94,10 @@ class TargetTable:
     """How an operator's calls are decided for one target.
 
     A call may be like one of the problems `tuned`, and `exact` may have variants for it. These are tried first. If none
-    of them serves, or there are none, variants with an `expected` time follow, the likeliest first, and then those of
-    the tree. If all these leave a call that was not measured to the generic variant, those in `filling_in` are tried.
+    of them serves, or there are none, variants with an `expected` time follow, the likeliest first. If none have
+    expected times, those of the nearest problem follow, among `tuned` and the shapes that were `surveyed`. Then come
+    those in `rest`. If all these leave a call that was not measured to the generic variant, those in `filling_in` are
+    tried.
 
     It was learned from the calls in `seen`, on a device with so many `processors`: multiprocessors of a GPU, threads of
     CPU kernels, or 0 if nobody knows.
@@ -122,10 +108,11 @@ class TargetTable:
 
     target: str
     level: int
-    nodes: tuple[DecisionNode, ...]
+    rest: tuple[int, ...] = ()
     tuned: tuple[Problem, ...] = ()
     exact: tuple[tuple[int, ...], ...] = ()
     expected: tuple[ExpectedTime, ...] = ()
+    surveyed: tuple[tuple[Problem, tuple[int, ...]], ...] = ()
     filling_in: tuple[int, ...] = ()
     seen: tuple[SeenCalls, ...] = ()
     processors: int = 0
@@ -141,7 +128,7 @@ class TargetTable:
     @property
     def used(self) -> tuple[int, ...]:
         """Indices of the variants that it names, sorted."""
-        named = {index for leaf in (*self.exact, *(node.leaf for node in self.nodes)) for index in leaf}
+        named = {index for ranked in (*self.exact, *(r for _, r in self.surveyed), self.rest) for index in ranked}
         return tuple(sorted(named | {expectation.variant for expectation in self.expected} | set(self.filling_in)))
 
 

@@ -94,18 +94,12 @@ def _variant(v: Variant, table: OperatorTable) -> dict[str, object]:
 
 
 def _table(target: TargetTable, table: OperatorTable) -> dict[str, object]:
-    nodes: list[dict[str, object]] = []
-    for node in target.nodes:
-        if node.fact:
-            nodes.append({"fact": node.fact, "threshold": node.threshold, "below": node.below, "above": node.above})
-        else:
-            nodes.append({"leaf": [table.variants[i].name for i in node.leaf]})
     return {
         "target": target.target,
         "level": target.level,
         "last": target.last,
         "rank": target.rank,
-        "nodes": nodes,
+        "variants": [table.variants[i].name for i in target.used],
         "tuned": sorted(p.id for p in target.tuned),
     }
 
@@ -125,15 +119,10 @@ class ManifestVariant(msgspec.Struct, frozen=True):
     dtypes: dict[str, str] = {}
 
 
-class _Node(msgspec.Struct, frozen=True):
-    fact: str = ""
-    leaf: tuple[str, ...] = ()
-
-
 class _Table(msgspec.Struct, frozen=True):
     target: str
     level: int
-    nodes: tuple[_Node, ...]
+    variants: tuple[str, ...] = ()
     last: int = 0
 
 
@@ -242,7 +231,7 @@ def _check_tables(document: Document) -> list[str]:
         wanted = {_serves(v, bounded) for v in op.variants} or {"cpu"}
         problems += [f"operator {op.name!r} has no generic variant for {s}" for s in sorted(wanted - served)]
         for table in op.tables:
-            for name in sorted({n for node in table.nodes for n in node.leaf}):
+            for name in table.variants:
                 if name not in variants:
                     problems.append(f"operator {op.name!r}: table {table.target!r} names {name!r}, which has no kernel")
                 elif variants[name].level > table.level or 0 < variants[name].last < (table.last or 1 << 30):

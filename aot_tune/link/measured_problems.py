@@ -5,14 +5,13 @@ A library treats two problems with equal facts as one. `is_tuned` compares a cal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from aot_tune.link.check_tables import MAX_RANK
 from aot_tune.link.library_records import OperatorTable, TargetTable
+from aot_tune.select import form_of
 from aot_tune.spec import Operator, Problem
-from aot_tune.spec.tensors import canonical_strides
 
-__all__ = ["TunedFacts", "number_of", "place_of", "render_measured", "same_choices", "stride_class", "tuned_facts"]
+__all__ = ["TunedFacts", "number_of", "place_of", "render_measured", "tuned_facts"]
 
 TunedFacts = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Dims, classes of strides (-1 for an absent tensor), choices of attributes and of dtypes."""
@@ -23,8 +22,8 @@ _MASK = 2**64 - 1
 def render_measured(table: OperatorTable) -> str:
     """The rows of each target's table, and `measured_<index>`, which finds the row of a call."""
     op = table.operator
-    rows = [_rows(op, i, target) for i, target in enumerate(table.tables) if target.tuned]
-    return "\n\n".join([_row_type(op), _place(op), _same(op), *rows]) if rows else ""
+    rows = [_rows(op, i, target) for i, target in enumerate(table.tables) if target.tuned or target.surveyed]
+    return "\n\n".join([_row_type(op), _place(op), _same(op), _row_of_call(op), *rows]) if rows else ""
 
 
 def _row_type(op: Operator) -> str:
@@ -33,7 +32,7 @@ def _row_type(op: Operator) -> str:
         f"  int64_t dims[{max(len(op.dims), 1)}];",
         f"  int64_t classes[{len(op.tensors)}];  // of strides; -1 where the tensor is absent",
         f"  int32_t attributes[{max(len(op.attributes), 1)}];",
-        *([f"  int32_t dtypes[{len(op.dtypes)}];"] if op.dtypes else []),
+        f"  int32_t dtypes[{max(len(op.dtypes), 1)}];",
         "  int32_t first;  // of its variants, and how many",
         "  int32_t count;",
         "};",
@@ -55,20 +54,31 @@ def _place(op: Operator) -> str:
     )
 
 
+def _classes(op: Operator) -> list[str]:
+    """The classes of a call's strides; -1 for an absent tensor."""
+    layouts = ((f"stride_class(*c.t_{t.name})", t) for t in op.tensors)
+    return [f"(c.t_{t.name} != nullptr ? {layout} : -1)" if t.optional else layout for layout, t in layouts]
+
+
 def _same(op: Operator) -> str:
     """Whether a call is like a row's problem. Strides come last, because they take longest to compare."""
     tests = [f"row.dims[{i}] == c.d_{d}" for i, d in enumerate(op.dims)]
-    tests += same_choices(op)
-    for i, t in enumerate(op.tensors):
-        layout = f"stride_class(*c.t_{t.name})"
-        tests.append(f"row.classes[{i}] == {f'(c.t_{t.name} != nullptr ? {layout} : -1)' if t.optional else layout}")
+    tests += [f"row.attributes[{i}] == c.v_{a.name}" for i, a in enumerate(op.attributes)]
+    tests += [f"row.dtypes[{i}] == c.y_{v}" for i, v in enumerate(op.dtypes)]
+    tests += [f"row.classes[{i}] == {value}" for i, value in enumerate(_classes(op))]
     return "\n".join(["bool is_same(const Tuned& row, const Call& c) {", f"  return {' && '.join(tests)};", "}"])
 
 
-def same_choices(op: Operator) -> list[str]:
-    """Tests that a call has the attributes and dtypes of a row's problem."""
-    tests = [f"row.attributes[{i}] == c.v_{a.name}" for i, a in enumerate(op.attributes)]
-    return tests + [f"row.dtypes[{i}] == c.y_{v}" for i, v in enumerate(op.dtypes)]
+def _row_of_call(op: Operator) -> str:
+    """A call as a row, to compare it with others."""
+    parts = [
+        [f"c.d_{d}" for d in op.dims],
+        _classes(op),
+        [f"c.v_{a.name}" for a in op.attributes],
+        [f"c.y_{v}" for v in op.dtypes],
+    ]
+    values = ", ".join(f"{{{', '.join(part) or '0'}}}" for part in parts)
+    return "\n".join(["Tuned row_of(const Call& c) {", f"  return {{{values}, 0, 0}};", "}"])
 
 
 def number_of(values: Sequence[str]) -> str:
@@ -77,24 +87,27 @@ def number_of(values: Sequence[str]) -> str:
 
 
 def _rows(op: Operator, index: int, target: TargetTable) -> str:
+    """The problems that were measured, in the order of their forms, and where a call like a tuned one finds its row."""
     exact = target.exact or ((),) * len(target.tuned)
-    rows = dict(reversed([(_row(op, p), (p, leaf)) for p, leaf in zip(target.tuned, exact, strict=True)]))
-    ranked: list[int] = []
+    problems = [*zip(target.tuned, exact, strict=True), *target.surveyed]
+    forms = {p.id: form_of(op.facts(p)) for p, _ in problems}
+    by_form = dict(reversed([(forms[p.id], (p, ranked)) for p, ranked in problems]))
+    rows = [by_form[form] for form in sorted(by_form)]
     starts: dict[tuple[int, ...], int] = {}
-    for _, leaf in rows.values():
-        if leaf not in starts:
-            starts[leaf] = len(ranked)
-            ranked += leaf
-    text = sorted(f"    {{{row}, {starts[leaf]}, {len(leaf)}}}," for row, (_, leaf) in rows.items())
-    order = sorted(rows, key=lambda row: f"    {{{row}, {starts[rows[row][1]]}, {len(rows[row][1])}}},")
-    slots = _slots([place_of(op, rows[row][0]) for row in order])
+    every: list[int] = []
+    for _, ranked in rows:
+        if ranked not in starts:
+            starts[ranked] = len(every)
+            every += ranked
+    tuned = {forms[p.id] for p in target.tuned}
+    slots = _slots({n: place_of(op, p) for n, (p, _) in enumerate(rows) if forms[p.id] in tuned})
     name = f"kTuned_{index}"
     return "\n".join(
         [
             f"constexpr Tuned {name}[] = {{",
-            *text,
+            *(f"    {{{_row(op, p)}, {starts[ranked]}, {len(ranked)}}}," for p, ranked in rows),
             "};",
-            f"constexpr int16_t kRanked_{index}[] = {{{', '.join(map(str, ranked)) or '-1'}}};",
+            f"constexpr int16_t kRanked_{index}[] = {{{', '.join(map(str, every)) or '-1'}}};",
             f"constexpr int16_t kSlots_{index}[] = {{{', '.join(map(str, slots))}}};  // a row's number, or -1",
             "",
             "// The row of the problem that a call is like, or null.",
@@ -109,13 +122,13 @@ def _rows(op: Operator, index: int, target: TargetTable) -> str:
     )
 
 
-def _slots(places: Sequence[int]) -> list[int]:
-    """A table with open addressing, at most half full. Each place holds the number of its row, or -1."""
+def _slots(places: Mapping[int, int]) -> list[int]:
+    """A table with open addressing, at most half full, of each row's place. It holds a row's number, or -1."""
     size = 2
     while size < 2 * len(places):
         size *= 2
     slots = [-1] * size
-    for number, place in enumerate(places):
+    for number, place in places.items():
         at = place % size
         while slots[at] >= 0:
             at = (at + 1) % size
@@ -135,33 +148,15 @@ def _odd(index: int) -> int:
 
 
 def _row(op: Operator, problem: Problem) -> str:
-    dims, classes, attributes, dtypes = tuned_facts(op, problem)
-    row = [", ".join(map(str, part)) or "0" for part in (dims, classes, attributes)]
-    if dtypes:
-        row.append(", ".join(map(str, dtypes)))
-    return ", ".join(f"{{{part}}}" for part in row)
+    return ", ".join(f"{{{', '.join(map(str, part)) or '0'}}}" for part in tuned_facts(op, problem))
 
 
 def tuned_facts(op: Operator, problem: Problem) -> TunedFacts:
     """The facts of a problem."""
     facts = op.facts(problem)
-    classes = []
-    for tensor in op.tensors:
-        shape = op.shape(problem, tensor)
-        present = op.is_present(problem, tensor)
-        classes.append(stride_class(canonical_strides(shape, op.strides(problem, tensor))) if present else -1)
     return (
         tuple(problem.dims[d] for d in op.dims),
-        tuple(classes),
+        form_of(facts).classes,
         tuple(facts[f"attribute.{a.name}"] for a in op.attributes),
         tuple(facts[f"dtype.{v}"] for v in op.dtypes),
     )
-
-
-def stride_class(strides: Sequence[int]) -> int:
-    """Equal numbers mean the same order of axes, and a fastest stride of 1 in both tensors or in neither."""
-    order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
-    code = int(bool(order) and strides[order[-1]] == 1)
-    for axis in order:
-        code = code * MAX_RANK + axis
-    return code

@@ -71,8 +71,8 @@ class ProblemRow(msgspec.Struct, frozen=True, kw_only=True):
     `weight` is how much the problem counts. `roofline` is the least time that the device's peaks allow, divided by the
     winner's time; None if the peaks are unknown. `bound` says whether memory or computing sets that least time; empty
     if unknown. `kind` is its kind of calls, such as `T=bf16`, and `dims` are its extents. `runners` are what raced on
-    it, the fastest first, and the variant that dispatch picks. `held_out` is the regret of a decision that was learned
-    without the problem; None if unknown. `began` says what its tuning began with; empty if everything was tried.
+    it, the fastest first, and the variant that dispatch picks. `held_out` is the regret of a decision by the nearest
+    other problem; None if unknown. `began` says what its tuning began with; empty if everything was tried.
     """
 
     problem: str

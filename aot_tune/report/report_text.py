@@ -109,7 +109,7 @@ def in_reading_order(report: Report) -> Report:
 
 
 def on_others_text(part: OperatorReport) -> str:
-    """The regret of dispatch on shapes that it did not learn from, if there are enough of them."""
+    """The regret of dispatch on shapes that it does not know, if there are enough of them."""
     if part.survey is not None:
         return (
             f", {percent_text(part.survey.mean)} on {part.survey.shapes} surveyed shapes left out of learning "
@@ -120,9 +120,9 @@ def on_others_text(part: OperatorReport) -> str:
         return ""
     judged = len(part.problems) - part.not_held_out
     if judged < _ENOUGH:
-        return f", unknown on other shapes (only {judged} could be left out of learning, {_ENOUGH} are needed)"
+        return f", unknown on other shapes (only {judged} could be decided by others, {_ENOUGH} are needed)"
     without = f" (without {part.not_held_out} of {len(part.problems)}: the choice was never timed there)"
-    return f", {percent_text(part.held_out_regret)} on shapes left out of learning" + without * bool(part.not_held_out)
+    return f", {percent_text(part.held_out_regret)} if others decide each problem" + without * bool(part.not_held_out)
 
 
 def slower_line(part: OperatorReport) -> list[str]:

@@ -3,6 +3,9 @@
 #ifndef AOT_TUNE_RUNTIME_CHOICE_H_
 #define AOT_TUNE_RUNTIME_CHOICE_H_
 
+#include <iterator>
+
+#include "expected.h"
 #include "override.h"
 
 namespace aot_tune {
@@ -11,7 +14,6 @@ namespace aot_tune {
 // workspace.
 struct NoTrace {
   static constexpr bool kFirstOnly = true;  // the variant that is ranked first is always taken
-  static bool test(bool value, const char*, const char*) noexcept { return value; }
   static bool guard(bool value, const VariantInfo&, const char*) noexcept { return value; }
   static void expected(const VariantInfo&, int64_t, int32_t) noexcept {}
   static void meets(const Rule&) noexcept {}
@@ -23,17 +25,13 @@ struct NoTrace {
   static void unfit(const Call&, int, int32_t, size_t, size_t) noexcept {}
 };
 
-// An argument of the generated choice. It writes which branches are taken, and why a variant is not taken.
+// An argument of the generated choice. It writes which times are expected, and why a variant is not taken.
 struct TextTrace {
   static constexpr bool kFirstOnly = false;
   Text* text;
   const Rule* rule = nullptr;  // the rule of AOT_TUNE_OVERRIDE that the call meets
   const VariantInfo* seen[64] = {};
   int foreseen = 0;
-  bool test(bool value, const char* when_true, const char* when_false) noexcept {
-    text->add("path: %s\n", value ? when_true : when_false);
-    return value;
-  }
   bool guard(bool value, const VariantInfo& variant, const char* condition) noexcept {
     if (!value) text->add("rejected: %s: %s\n", variant.name, condition);
     return value;
@@ -66,9 +64,6 @@ struct Fitting {
   Inner& inner;
   Need need;
   size_t limit;
-  bool test(bool value, const char* when_true, const char* when_false) noexcept {
-    return inner.test(value, when_true, when_false);
-  }
   bool guard(bool value, const VariantInfo& variant, const char* condition) noexcept {
     return inner.guard(value, variant, condition);
   }
@@ -87,25 +82,63 @@ struct Fitting {
   }
 };
 
-// The largest factor between two lists of extents. Extents below 1 count as 1.
-template <size_t kDims>
-double farthest(const int64_t (&one)[kDims], const int64_t (&other)[kDims]) noexcept {
-  double most = 1;
-  for (size_t i = 0; i < kDims; ++i) {
-    const double a = one[i] < 1 ? 1.0 : static_cast<double>(one[i]);
-    const double b = other[i] < 1 ? 1.0 : static_cast<double>(other[i]);
-    const double factor = a > b ? a / b : b / a;
-    if (factor > most) most = factor;
-  }
-  return most;
+// Rows are measured problems, and calls in their form: dims, classes of strides, attributes and dtypes.
+template <typename Value, size_t kCount>
+int differences(const Value (&one)[kCount], const Value (&other)[kCount]) noexcept {
+  int count = 0;
+  for (size_t i = 0; i < kCount; ++i) count += one[i] != other[i];
+  return count;
 }
 
-template <size_t kDims>
-void explain_nearest(Text& text, const char* const (&names)[kDims], const int64_t (&dims)[kDims],
-                     double factor) noexcept {
+template <typename Row>
+int differences(const Row& one, const Row& other) noexcept {
+  return differences(one.classes, other.classes) + differences(one.attributes, other.attributes) +
+         differences(one.dtypes, other.dtypes);
+}
+
+// The squares of the logarithms of the factors between extents, with a factor of 2 for each other difference.
+// It is an integer, so that select/nearest.py gets the same.
+template <typename Row>
+int64_t distance(const Row& one, const Row& other) noexcept {
+  int64_t sum = int64_t{differences(one, other)} << 16;
+  for (size_t i = 0; i < std::size(one.dims); ++i) {
+    const int64_t factor =
+        log_term(static_cast<double>(one.dims[i])) - log_term(static_cast<double>(other.dims[i]));
+    sum += factor * factor;
+  }
+  return sum;
+}
+
+// The row nearest a call of those for which `tells` is true, the first of several; null if there is none.
+template <typename Row, size_t kRows, typename Tells>
+const Row* nearest_row(const Row (&rows)[kRows], const Row& call, Tells tells) noexcept {
+  const Row* nearest = nullptr;
+  int64_t least = 0;
+  for (const Row& row : rows) {
+    const int64_t far = distance(row, call);
+    if ((nearest != nullptr && far >= least) || !tells(row)) continue;
+    nearest = &row;
+    least = far;
+  }
+  return nearest;
+}
+
+template <typename Row, size_t kDims>
+void explain_nearest(Text& text, const char* const (&names)[kDims], const Row& row,
+                     const Row& call) noexcept {
+  double most = 1;
   text.add("nearest:");
-  for (size_t i = 0; i < kDims; ++i) text.add(" %s=%lld", names[i], static_cast<long long>(dims[i]));
-  text.add(", dims differ by up to %.3g times\n", factor);
+  for (size_t i = 0; i < kDims; ++i) {
+    text.add(" %s=%lld", names[i], static_cast<long long>(row.dims[i]));
+    const double one = row.dims[i] < 1 ? 1.0 : static_cast<double>(row.dims[i]);
+    const double other = call.dims[i] < 1 ? 1.0 : static_cast<double>(call.dims[i]);
+    const double factor = one > other ? one / other : other / one;
+    if (factor > most) most = factor;
+  }
+  text.add(", dims differ by up to %.3g times", most);
+  const int others = differences(row, call);
+  if (others > 0) text.add("; %d of its tensors, attributes and dtypes too", others);
+  text.add("\n");
 }
 
 }  // namespace aot_tune

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aot_tune.select.choose_variants import PRESELECTED, Costs, preselect, scouts
 from aot_tune.select.decide import Expectation, Guards, Judged, Survey
+from aot_tune.select.nearest import Form, Nearest, form_of
 from aot_tune.select.selection import (
     REGRET_LIMIT,
     SURVEYED,
@@ -17,7 +18,6 @@ from aot_tune.select.selection import (
 )
 from aot_tune.select.terms import Term, Terms, terms_of
 from aot_tune.select.time_model import TimeModel, Tree
-from aot_tune.select.tree import Node, rank
 
 __all__ = [
     "PRESELECTED",
@@ -26,9 +26,10 @@ __all__ = [
     "ChoiceLimits",
     "Costs",
     "Expectation",
+    "Form",
     "Guards",
     "Judged",
-    "Node",
+    "Nearest",
     "Selection",
     "Survey",
     "Term",
@@ -36,10 +37,10 @@ __all__ = [
     "TimeModel",
     "Tree",
     "all_picked",
+    "form_of",
     "of_enough_shapes",
     "picked",
     "preselect",
-    "rank",
     "ranked",
     "scouts",
     "select",

@@ -36,7 +36,6 @@ class Survey:
         terms: of each candidate whose time can be expected.
         worth: conditions that hold where a candidate's kernel is meant for a call. Elsewhere no time is expected of it.
         vendor: candidates that choose by a vendor's own heuristic. They are kept in any case.
-        given: others that are kept in any case, such as generic ones.
     """
 
     costs: Costs
@@ -44,7 +43,6 @@ class Survey:
     terms: Mapping[str, Terms]
     worth: Guards
     vendor: frozenset[str] = frozenset()
-    given: frozenset[str] = frozenset()
 
 
 Guards = Callable[[str], tuple[Expr, ...]]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-
-import msgspec
+from functools import cache, partial
 
 from aot_tune.select.choose_variants import Costs, choose_variants, regret_by_number, served_by_number
 from aot_tune.select.decide import Expectation, Guards, Judged, Survey, expect, judge, likeliest
-from aot_tune.select.tree import Node, learn, rank
+from aot_tune.select.nearest import Nearest, form_of, without_equals
 from aot_tune.spec import Facts, all_of
 from aot_tune.spec.survey_shapes import Kind
 
@@ -40,8 +38,6 @@ _STALLED = 100.0
 core."""
 _NOT_RACED = 0.03
 """A candidate that was not in a race counts as at least this much slower than its best."""
-_FOLDS = 12
-"""How many trees are learned to judge dispatch on unseen shapes. With fewer problems, each is left out once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,21 +60,23 @@ SURVEYED = ChoiceLimits(regret=MAX_REGRET, worst=WORST_REGRET, variants=MAX_VARI
 class Selection:
     """The variants of one operator for one target.
 
-    `exact` has the candidates to try on problems that were measured. Other calls go by `expected`, and by the tree of
-    `nodes` if nothing in `expected` serves. `regret` is, for each problem of the workload, the time of what dispatch
-    picks over the best measured time, less 1. `held_out` is the same with a tree that was learned without the problem.
-    It is empty for a single problem, and with a survey, which has `judged` instead. A problem of `regret` that is not
-    in `held_out` could not be judged: the tree's choice was never timed there, or no kept candidate was timed on the
-    other problems. By kind of calls, `order` has the kind's variants, `curves` the mean regret over workload and survey
-    with only the first of them, with the first two, and so on, and `served` the share of problems that these serve.
+    `exact` has the candidates to try on problems that were measured. Other calls go by `expected`, or without a survey
+    by the `nearest` problem that was measured. If none of these serves, those in `rest` are tried. `regret` is, for
+    each problem of the workload, the time of what dispatch picks over the best measured time, less 1. `held_out` is
+    the same if the problem itself had not been measured, also for the shapes of a short survey. It is empty for a
+    single problem, and with a survey, which has `judged` instead. A problem that is not in `held_out` could not be
+    judged: the choice was never timed there, or no kept candidate was timed on the other problems. By kind of calls,
+    `order` has the kind's variants, `curves` the mean regret over workload and survey with only the first of them, with
+    the first two, and so on, and `served` the share of problems that these serve.
     """
 
     kept: tuple[str, ...]
-    nodes: tuple[Node, ...]
     regret: dict[str, float]
     held_out: dict[str, float]
+    rest: tuple[str, ...] = ()
     exact: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     expected: tuple[Expectation, ...] = ()
+    nearest: Nearest | None = None
     judged: Judged | None = None
     curves: Mapping[tuple[tuple[str, int], ...], tuple[float, ...]] = field(default_factory=dict)
     order: Mapping[tuple[tuple[str, int], ...], tuple[str, ...]] = field(default_factory=dict)
@@ -94,10 +92,10 @@ def select(
     times: Costs | None = None,
     sizes: Mapping[str, int] | None = None,
     plainer: Mapping[str, str] | None = None,
-    alike: Mapping[str, str] | None = None,
     survey: Survey | None = None,
     kind_of: Callable[[Facts], Kind] = lambda _facts: (),
     bound: frozenset[str] = frozenset(),
+    generic: frozenset[str] = frozenset(),
     weights: Mapping[str, float] | None = None,
 ) -> Selection:
     """Choose the variants of one operator for one target, and how to decide among them.
@@ -110,13 +108,12 @@ def select(
         times, sizes, weights: see `choose_variants`.
         plainer: candidate to one that is right where its guards do not hold. The second is kept too, for calls unlike
             those of the workload. It is tried after those that were chosen, and before the generic variant.
-        alike: problem that was not measured to the problem most like it. What is fast on that one counts as fast here,
-            if it serves. `facts` has the facts of both.
         survey: times on drawn shapes. They also decide which variants are kept and how other calls are decided. If
-            there are too few for expected times, the tree learns from them too.
+            there are too few for expected times, each is a measured problem that other calls may be nearest to.
         kind_of: facts of a call with their values. Calls of one kind, with equal values, have their own variants.
         bound: with a survey, candidates for single problems, such as a vendor's algorithms. They serve only problems on
             which they are ahead of all that is kept, and count towards no limit.
+        generic: candidates that serve any call. With a survey, they are kept in any case.
     """
     rows = {p: row for p, row in sorted(costs.items()) if row}
     survey, few = of_enough_shapes(survey, kind_of), survey
@@ -125,7 +122,7 @@ def select(
         rows = {p: _filled(row, survey.costs.get(p, {})) for p, row in rows.items()}
         survey = replace(survey, costs={p: row for p, row in sorted(survey.costs.items()) if row and p not in rows})
     elif few is not None:
-        facts = {**few.facts, **facts}
+        facts = {**facts, **few.facts}
         calm = {p: row for p, row in few.costs.items() if row and max(row.values()) <= _STALLED * min(row.values())}
         taught = {p: _about(row) for p, row in sorted(calm.items()) if p not in rows}
     surveyed = survey.costs if survey is not None else {}
@@ -135,11 +132,11 @@ def select(
     free = {p: {c: t for c, t in row.items() if c not in bound} for p, row in {**rows, **surveyed, **taught}.items()}
     by_kinds = surveyed or limits.variants is not None or limits.bytes is not None
     by_kind = _by_kind(free, lambda p: kind_of(all_facts[p]) if by_kinds else ())
-    given = sorted(survey.given | survey.vendor) if survey is not None else []
+    given = sorted(generic | survey.vendor) if survey is not None else []
     chosen = {kind: _choose(own, limits, times, sizes, weights or {}, given) for kind, own in sorted(by_kind.items())}
     kept = list(dict.fromkeys(c for own in chosen.values() for c in own))
     if not kept:
-        return Selection(kept=(), nodes=(), regret={}, held_out={})
+        return Selection(kept=(), regret={}, held_out={})
     curves = {kind: regret_by_number(by_kind[kind], own) for kind, own in chosen.items()}
     served = {kind: served_by_number(by_kind[kind], own) for kind, own in chosen.items()}
     order = {kind: tuple(own) for kind, own in chosen.items()}
@@ -157,9 +154,9 @@ def select(
         rest = [c for c in _with(beside, kept) if c not in modelled and c not in bound]
         return Selection(
             kept=_with(beside, kept),
-            nodes=(Node(ranked=tuple(rest)),),
             regret={p: _lost(row, exact.get(p, ())) for p, row in rows.items()},
             held_out={},
+            rest=tuple(rest),
             exact=exact,
             expected=tuple(expected),
             judged=judge(expected, survey, guards),
@@ -167,14 +164,21 @@ def select(
             order=order,
             served=served,
         )
-    likely = _Likely(alike or {}, facts, guards)
-    nodes = learn(likely.beside({**rows, **taught}), facts, kept)
+    by_name = {p: row for p, row in {**rows, **taught}.items() if _by_time(row, kept)}
+    problems = without_equals(facts, (p for p in facts if p in by_name))
+    nearest = Nearest(
+        problems=problems,
+        forms=tuple(form_of(facts[p]) for p in problems),
+        candidates=tuple(_with(beside, _by_time(by_name[p], kept)) for p in problems),
+        generic=generic,
+    )
     return Selection(
         kept=_with(beside, kept),
-        nodes=tuple(msgspec.structs.replace(n, ranked=_with(beside, n.ranked)) for n in nodes),
         regret={p: _lost(row, exact.get(p, ())) for p, row in rows.items()},
-        held_out=_held_out({**rows, **taught}, facts, kept, guards, likely),
+        held_out=_held_out({**rows, **taught}, facts, nearest, guards),
+        rest=tuple(sorted(_with(beside, kept), key=lambda c: c in generic)),
         exact=exact,
+        nearest=nearest,
         curves=curves,
         order=order,
         served=served,
@@ -202,21 +206,19 @@ def all_picked(
 ) -> dict[str, str | None]:
     """What `picked` returns for many calls, by problem id. Only candidates that are `worth` it have expected times."""
     likely = likeliest(selection.expected, calls, lambda c: (*guards(c), *worth(c)))
-    choices: dict[str, str | None] = {}
-    for name, facts in calls.items():
-        tried = itertools.chain(
-            (c for c in selection.exact.get(name, ()) if _serves(guards, c, facts)),
-            likely[name],
-            (c for c in (rank(selection.nodes, facts) if selection.nodes else ()) if _serves(guards, c, facts)),
-        )
-        choices[name] = next(tried, None)
-    return choices
+    return {name: next(_tried(selection, name, facts, guards, likely[name]), None) for name, facts in calls.items()}
 
 
-def _tried(selection: Selection, problem: str, facts: Facts, guards: Guards) -> Iterator[str]:
-    yield from (c for c in selection.exact.get(problem, ()) if _serves(guards, c, facts))
-    yield from likeliest(selection.expected, {problem: facts}, guards)[problem]
-    yield from (c for c in (rank(selection.nodes, facts) if selection.nodes else ()) if _serves(guards, c, facts))
+def _tried(
+    selection: Selection, problem: str, facts: Facts, guards: Guards, likely: Sequence[str] | None = None
+) -> Iterator[str]:
+    """The candidates that dispatch tries and that serve. `likely` are those by expected times, if they are known."""
+    serves = cache(partial(_serves, guards, facts=facts))
+    yield from filter(serves, selection.exact.get(problem, ()))
+    yield from likeliest(selection.expected, {problem: facts}, guards)[problem] if likely is None else likely
+    if selection.nearest is not None:
+        yield from filter(serves, selection.nearest.ranked(facts, serves))
+    yield from filter(serves, selection.rest)
 
 
 def _serves(guards: Guards, candidate: str, facts: Facts) -> bool:
@@ -224,7 +226,7 @@ def _serves(guards: Guards, candidate: str, facts: Facts) -> bool:
 
 
 def of_enough_shapes(survey: Survey | None, kind_of: Callable[[Facts], Kind]) -> Survey | None:
-    """The survey if it has enough shapes of each kind, else None: then a tree of the tuned problems knows more."""
+    """The survey if it has enough shapes of each kind, else None: then the nearest problem knows more."""
     counts = Counter(kind_of(survey.facts[p]) for p, row in survey.costs.items() if row) if survey is not None else {}
     return survey if min(counts.values(), default=0) >= _LEAST_SHAPES else None
 
@@ -296,59 +298,20 @@ def _lost(row: Mapping[str, float], tried: Sequence[str]) -> float:
     return first / min(row.values()) - 1
 
 
-@dataclass(frozen=True)
-class _Likely:
-    """What is assumed of problems that were not measured; see `select`."""
-
-    alike: Mapping[str, str]
-    facts: Mapping[str, Facts]
-    guards: Guards
-
-    def beside(self, rows: Costs) -> Costs:
-        """The rows, and rows for problems that are like one of them."""
-        extended = dict(rows)
-        for problem, measured in self.alike.items():
-            facts = self.facts[problem]
-            row = {c: t for c, t in rows.get(measured, {}).items() if _serves(self.guards, c, facts)}
-            if row and problem not in rows:
-                extended[problem] = row
-        return extended
-
-
 def _with(beside: Mapping[str, str], ranked: Sequence[str]) -> tuple[str, ...]:
     """The candidates, followed by those that are kept beside them, each once."""
     return tuple(dict.fromkeys([*ranked, *(beside[c] for c in ranked if c in beside)]))
 
 
-def _regret(nodes: list[Node], row: Mapping[str, float], facts: Facts, guards: Guards) -> float:
-    """Time of what dispatch picks over the best time, less 1. If it was not timed, the slowest time counts."""
-    for candidate in rank(nodes, facts):
-        if _serves(guards, candidate, facts):
-            return row.get(candidate, max(row.values())) / min(row.values()) - 1
-    return max(row.values()) / min(row.values()) - 1
+def _held_out(rows: Costs, facts: Mapping[str, Facts], nearest: Nearest, guards: Guards) -> dict[str, float]:
+    """Regret of what the nearest of the other problems gives each one.
 
-
-def _held_out(
-    rows: Costs,
-    facts: Mapping[str, Facts],
-    kept: list[str],
-    guards: Guards,
-    likely: _Likely,
-) -> dict[str, float]:
-    """Regret of each problem under a tree that was learned without the problem's fold.
-
-    A problem is left out if the tree picks a candidate that was never timed there, because its regret is unknown.
+    A problem is left out if nothing serves it, or if what serves it was never timed there: its regret is unknown.
     """
-    regrets: dict[str, float] = {}
-    names = list(rows)
-    for fold in range(min(_FOLDS, len(names))):
-        left_out = names[fold::_FOLDS]
-        rest = {p: r for p, r in rows.items() if p not in left_out}
-        if not any(c in r for r in rest.values() for c in kept):
-            continue
-        nodes = learn(likely.beside(rest), facts, kept)
-        for p in left_out:
-            picked = next((c for c in rank(nodes, facts[p]) if _serves(guards, c, facts[p])), None)
-            if picked is None or picked in rows[p]:
-                regrets[p] = _regret(nodes, rows[p], facts[p], guards)
-    return {p: regrets[p] for p in names if p in regrets}
+    regrets = {}
+    for problem, row in rows.items():
+        serves = partial(_serves, guards, facts=facts[problem])
+        first = next(filter(serves, nearest.ranked(facts[problem], serves, without=problem)), None)
+        if first in row:
+            regrets[problem] = row[first] / min(row.values()) - 1
+    return regrets

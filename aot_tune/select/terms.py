@@ -20,7 +20,7 @@ from aot_tune.expr.nodes import OPERATORS, ExprNode, printed
 from aot_tune.spec import Expr, Operator, Tiling, attribute, dim, present, stride
 from aot_tune.spec.dtypes import dtype
 
-__all__ = ["UNIT", "Quantity", "Term", "Terms", "columns_of", "terms_of"]
+__all__ = ["UNIT", "Quantity", "Term", "Terms", "columns_of", "log2_of", "terms_of"]
 
 UNIT = 256
 """The 1 of a term: logarithms are in 1/256 of a factor of two."""
@@ -113,7 +113,7 @@ class Term:
             return product
         quantity = self.quantity.values(calls)
         if self.kind == "log":
-            return _log(quantity)
+            return log2_of(quantity)
         rounded: NDArray[np.int64] = (quantity * UNIT + 0.5).astype(np.int64)
         return rounded
 
@@ -131,8 +131,8 @@ class Terms:
         self.terms, self.shared, self.form, self.needless = tuple(terms), shared, tuple(form), tuple(needless)
 
 
-def _log(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """log2 in 1/256 from the bits of a double: the exponent, and a parabola through the ends of an octave."""
+def log2_of(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """log2 in 1/256 of values of at least 1, from the bits: the exponent, and a parabola through an octave's ends."""
     bits: NDArray[np.int64] = np.where(values < 1.0, 1.0, values).view(np.int64) >> 44
     fraction = bits & 255
     logs: NDArray[np.int64] = bits - (1023 << 8) + ((fraction * (256 - fraction) * 88) >> 16)

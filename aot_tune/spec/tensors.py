@@ -19,6 +19,7 @@ __all__ = [
     "DEFAULT_TOLERANCE",
     "FLOATING",
     "INTERMEDIATES",
+    "MAX_RANK",
     "TOLERANCE_OF_8_BITS",
     "Attribute",
     "OffBy",
@@ -29,7 +30,11 @@ __all__ = [
     "narrowest",
     "off_by",
     "row_major",
+    "stride_class",
 ]
+
+MAX_RANK = 8
+"""The most axes of a tensor (kMaxRank of the runtime)."""
 
 DEFAULT_TOLERANCE = 4.0
 """How many times the yardstick's error a result may be off by default."""
@@ -326,7 +331,7 @@ def canonical_strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int
     """Strides with replacements for axes of extent 1, because no element's address depends on these.
 
     If this makes some axis contiguous, the last such axis gets stride 1. All others get the stride of a row-major
-    tensor. So guards and decision trees see one form of each layout.
+    tensor. So guards and decisions see one form of each layout.
     """
     if 1 not in shape:
         return tuple(strides)
@@ -341,6 +346,15 @@ def canonical_strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int
         else:
             result[axis] = shape[axis + 1] * result[axis + 1]
     return tuple(result)
+
+
+def stride_class(strides: Sequence[int]) -> int:
+    """Equal numbers mean the same order of axes, and a fastest stride of 1 in both tensors or in neither."""
+    order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
+    code = int(bool(order) and strides[order[-1]] == 1)
+    for axis in order:
+        code = code * MAX_RANK + axis
+    return code
 
 
 def row_major(shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:

@@ -157,7 +157,7 @@ bool is_key(const char* line, size_t length, const char* key) {
 // The name of the list for lines with a key, or null.
 const char* list_of(const char* line, size_t key) {
   if (is_key(line, key, "tensor")) return "tensors";
-  static const char* const lists[] = {"expected", "path", "rejected"};
+  static const char* const lists[] = {"expected", "rejected"};
   for (const char* list : lists) {
     if (is_key(line, key, list)) return list;
   }
@@ -184,8 +184,8 @@ bool add_line(PyObject* dict, const char* line, size_t length) {
 }
 
 PyObject* to_dict(const char* text) {
-  PyObject* dict = Py_BuildValue("{s:{},s:{},s:{},s:[],s:[],s:[],s:[]}", "dims", "dtypes", "attributes",
-                                 "tensors", "expected", "path", "rejected");
+  PyObject* dict = Py_BuildValue("{s:{},s:{},s:{},s:[],s:[],s:[]}", "dims", "dtypes", "attributes", "tensors",
+                                 "expected", "rejected");
   while (dict != nullptr && *text != '\0') {
     const char* end = std::strchr(text, '\n');
     const size_t length = end != nullptr ? static_cast<size_t>(end - text) : std::strlen(text);

@@ -12,7 +12,6 @@ from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.wanted_kernels import kernels_for
 from aot_tune.render import candidate_for
 from aot_tune.select import Selection
-from aot_tune.select.tree import Node
 from aot_tune.spec import Problem, all_of
 
 __all__ = ["stand_in", "with_filling_in", "without_wrong"]
@@ -64,15 +63,13 @@ def _served(evidence: Evidence, proposal: Proposal, problems: Sequence[Problem])
 def with_filling_in(session: Session, evidence: Evidence, selection: Selection) -> Selection:
     """A selection that also keeps the variants that fill in or stand in.
 
-    Those that are not candidates yet become candidates. Those that failed are left out. If nothing was chosen, there is
-    no decision to add them to, unless something stands in: then the decision has no choice.
+    Those that are not candidates yet become candidates. Those that failed are left out. If nothing was chosen, nothing
+    fills in, unless something stands in.
     """
     standing = [evidence.variants[c] for c in evidence.variants if c in evidence.standing_in]
     filling = any(k.fills_in for k in evidence.operator.kernels)
     if not standing and not (selection.kept and filling):
         return selection
-    if not selection.kept:
-        selection = dataclasses.replace(selection, nodes=(Node(),))
     variants = [*(_filling_in(session, evidence) if filling else ()), *standing]
     evidence.try_too(map(Proposal, variants))
     working = [e.candidate.id for e in variants if not evidence.failed(e.candidate.id)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import Toolchain, Variant, target_by_name, toolchain_for
 from aot_tune.link import (
-    DecisionNode,
     ExpectedTime,
     LibrarySpec,
     OperatorTable,
@@ -34,7 +33,6 @@ from aot_tune.report.report_text import policy_lines
 from aot_tune.select import SURVEYED, ChoiceLimits, Survey, of_enough_shapes, select, terms_of
 from aot_tune.spec import Operator, Problem
 from aot_tune.spec.survey_shapes import Kind, kind_of
-from aot_tune.spec.workload import facts_of
 from aot_tune.support.errors import NoSurvivorError
 from aot_tune.support.limits import group_peak, peaks
 from aot_tune.support.storage import scratch_folder
@@ -104,8 +102,6 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     if not survived:
         evidence.nothing_survived()
     facts = {p.id: operator.facts(p) for p in evidence.workload}
-    bare = _without_epilogue(operator, [p for p in evidence.workload if p.id in costs])
-    facts |= {p.id: operator.facts(p) for p, _ in bare}
     sizes = {i: e.text_bytes for i, e in evidence.variants.items() if e.object}
     survey = _survey_of(evidence)
     selection = select(
@@ -115,11 +111,11 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         times=times,
         sizes=sizes,
         plainer=_least_assuming(evidence),
-        alike={p.id: like.id for p, like in bare},
         survey=survey,
         limits=_limits(session, surveyed=of_enough_shapes(survey, partial(kind_of, operator)) is not None),
         kind_of=partial(kind_of, operator),
         bound=frozenset(c for c, e in evidence.variants.items() if evidence.is_bound(e)),
+        generic=frozenset(c for c, e in evidence.variants.items() if e.candidate.generic),
         weights=evidence.weights,
     )
     return Chosen(evidence, with_filling_in(session, evidence, selection), costs)
@@ -158,26 +154,8 @@ def _survey_of(evidence: Evidence) -> Survey | None:
             processors,
         ),
         worth=worth_of(evidence),
-        given=frozenset(e.candidate.id for e in evidence.variants.values() if e.candidate.generic),
         vendor=frozenset(e.candidate.id for e in variants if evidence.leaves_choice(e)),
     )
-
-
-def _without_epilogue(operator: Operator, problems: Collection[Problem]) -> list[tuple[Problem, Problem]]:
-    """The bare forms of problems, without their epilogue, each with its nearest problem.
-
-    Bare forms that are problems themselves are left out. A decision tree that does not know the others may send them
-    where other sizes went.
-    """
-    measured = {facts_of(operator, problem) for problem in problems}
-    nearest: dict[tuple[tuple[str, int], ...], tuple[int, Problem, Problem]] = {}
-    for problem in problems:
-        bare = operator.without_epilogue(problem)
-        parts = len(problem.present) - len(bare.present) + len(problem.attributes) - len(bare.attributes)
-        facts = facts_of(operator, bare)
-        if facts not in measured and (facts not in nearest or parts < nearest[facts][0]):
-            nearest[facts] = parts, bare, problem
-    return [(bare, problem) for _, bare, problem in nearest.values()]
 
 
 def _least_assuming(evidence: Evidence) -> dict[str, str]:
@@ -311,7 +289,7 @@ def _operator(
                 variants.append(evidence.variants[candidate])
                 best = rooflines.best_of(candidate)
                 shares[variants[-1].name] = best._asdict() if best is not None else {}
-        if selection.nodes:
+        if selection.kept:
             tables.append(_table(member, index, devices))
         beside = [g for g in generics if target_by_name(g.candidate.target).meets(evidence.target)]
         reports.append(tell(member, beside, devices))
@@ -324,21 +302,18 @@ def _table(chosen: Chosen, index: Mapping[str, int], devices: Mapping[str, Devic
     """How calls are decided for one target. `index` has the places of variants, `devices` has devices by digest."""
     evidence, selection, target = chosen.evidence, chosen.selection, chosen.evidence.target
     tuned = tuple(p for p in evidence.workload if p.id in chosen.costs)
+    near = selection.nearest.by_problem if selection.nearest is not None else {}
+    surveyed = tuple(
+        (shape, tuple(index[c] for c in near[name]))
+        for name, shape in evidence.surveyed.problems.items()
+        if name in near and name not in chosen.costs
+    )
     processors = {processors_of(devices[d]) for d in _devices_of(evidence) if d in devices}
     return TargetTable(
         target=target.name,
         level=target.level,
         last=target.last,
-        nodes=tuple(
-            DecisionNode(
-                fact=n.fact,
-                threshold=n.threshold,
-                below=n.below,
-                above=n.above,
-                leaf=tuple(index[c] for c in n.ranked),
-            )
-            for n in selection.nodes
-        ),
+        rest=tuple(index[c] for c in selection.rest),
         tuned=tuned,
         exact=tuple(tuple(index[c] for c in selection.exact.get(p.id, ())) for p in tuned),
         expected=tuple(
@@ -352,6 +327,7 @@ def _table(chosen: Chosen, index: Mapping[str, int], devices: Mapping[str, Devic
             )
             for e in selection.expected
         ),
+        surveyed=surveyed,
         filling_in=tuple(index[c] for c in selection.kept if evidence.fills_in(evidence.variants[c])),
         seen=_seen_calls(evidence, tuned, surveyed=bool(selection.expected)),
         # with records of several devices, no number would be right

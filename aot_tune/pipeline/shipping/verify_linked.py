@@ -240,7 +240,7 @@ def _is_quick(operator: Operator, problem: Problem) -> bool:
 
 def _picked(chosen: Chosen, problem: Problem) -> str | None:
     """The variant that dispatch chooses for a measured problem; None for other problems."""
-    if problem.id not in chosen.costs or not chosen.selection.nodes:
+    if problem.id not in chosen.costs:
         return None
     facts = chosen.evidence.operator.facts(problem)
     return picked(chosen.selection, problem.id, facts, guards_of(chosen.evidence))

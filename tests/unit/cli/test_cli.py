@@ -45,7 +45,7 @@ def test_explain_takes_numbers_and_names(monkeypatch: pytest.MonkeyPatch, capsys
 
     def explain(operator: str, **facts: object) -> dict[str, object]:
         stated.update(facts)
-        return {"operator": operator, "tensors": [], "path": [], "rejected": []}
+        return {"operator": operator, "tensors": [], "rejected": []}
 
     monkeypatch.setattr(library, "explain", explain, raising=False)
     monkeypatch.setitem(sys.modules, "a_library", library)

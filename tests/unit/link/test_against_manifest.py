@@ -98,7 +98,7 @@ def lonely(document: dict[str, Any]) -> None:
     [
         (lonely, "variant 'x': its object is not in the archive"),
         (
-            lambda d: d["operators"][0]["tables"][0]["nodes"].append({"leaf": ["gone"]}),
+            lambda d: d["operators"][0]["tables"][0]["variants"].append("gone"),
             "table 'cpu-x86-64-v2' names 'gone', which has no kernel",
         ),
         (

@@ -11,10 +11,12 @@ import linked
 import msgspec
 import pytest
 
-from aot_tune.link import DecisionNode, LibrarySpec, TargetTable, generate
+from aot_tune.link import LibrarySpec, TargetTable, generate
 from aot_tune.link.check_tables import check_guard, check_library
-from aot_tune.spec import dim, maximum, minimum, next_power_of_2, stride, where
+from aot_tune.spec import dim, maximum, minimum, next_power_of_2, problem, stride, where
 from aot_tune.support.errors import ManifestError
+
+SHAPE = problem(M=8, N=8, K=8)
 
 
 @pytest.fixture
@@ -47,17 +49,17 @@ def test_there_is_one_generic_variant(spec: LibrarySpec, change: Callable[..., A
 
 
 @pytest.mark.parametrize(
-    ("nodes", "message"),
+    ("named", "message"),
     [
-        ([DecisionNode(leaf=(9,))], "node 0 names variant 9, which is not in the library"),
-        ([DecisionNode(leaf=(3,))], "names variant 'packed_3' for cpu-x86-64-v3"),
-        ([DecisionNode(fact="M", threshold=1, below=0, above=1), DecisionNode()], r"the path \(0, 0\) does not end"),
-        ([DecisionNode(fact="M", threshold=1, below=7, above=0)], "node 0 leads to node 7"),
-        ([DecisionNode(fact="stride.c.0", below=1, above=1), DecisionNode()], r"'stride.c.0'"),
+        ({"rest": (9,)}, "'cpu-x86-64-v2' names variant 9, which is not in the library"),
+        ({"rest": (3,)}, "names variant 'packed_3' for cpu-x86-64-v3"),
+        ({"tuned": (SHAPE,), "exact": ((3,),)}, "names variant 'packed_3' for cpu-x86-64-v3"),
+        ({"surveyed": ((SHAPE, (1, 3)),)}, "names variant 'packed_3' for cpu-x86-64-v3"),
+        ({"surveyed": ((problem(M=8, N=8), (1,)),)}, "problem 'M=8 N=8' does not state 'K'"),
     ],
 )
-def test_trees_end_at_variants_of_their_level(spec: LibrarySpec, nodes: list[DecisionNode], message: str) -> None:
-    table = TargetTable(target="cpu-x86-64-v2", level=2, nodes=tuple(nodes))
+def test_tables_name_variants_of_their_level(spec: LibrarySpec, named: dict[str, Any], message: str) -> None:
+    table = TargetTable(target="cpu-x86-64-v2", level=2, **named)
     with pytest.raises(ManifestError, match=message):
         check_library(with_first(spec, tables=(table,)))
 
@@ -120,6 +122,6 @@ def test_variants_of_a_family_fit_its_dtypes_and_levels(cuda_spec: LibrarySpec) 
         )
     with pytest.raises(ManifestError, match="'plain_cpu': T='f64' is no dtype of the operator"):
         check_library(with_first(cuda_spec, variants=(linked.changed(first, dtypes={"T": "f64"}), *others)))
-    sm_90 = dataclasses.replace(tables[1], nodes=tables[0].nodes)  # whose code ends before
+    sm_90 = dataclasses.replace(tables[1], rest=tables[0].rest)  # whose code ends before
     with pytest.raises(ManifestError, match="names variant 'even_80' for cuda-sm_80"):
         check_library(with_first(cuda_spec, tables=(sm_90,)))

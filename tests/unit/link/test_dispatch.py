@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from pathlib import Path
 from types import ModuleType
@@ -38,13 +39,13 @@ def model(table: OperatorTable, target: TargetTable | None, facts: Facts) -> str
     generic = table.variants[table.generics("cpu")[0]].name
     if target is None:
         return generic
-    node = target.nodes[0]
-    while node.fact:
-        node = target.nodes[node.below if facts[node.fact] <= node.threshold else node.above]
-    for index in node.leaf:
-        if all_of(table.variants[index].requires, facts):
-            return table.variants[index].name
-    return generic
+
+    def serves(index: int) -> bool:
+        return all_of(table.variants[index].requires, facts)
+
+    row = min((p for p, _ in target.surveyed), key=lambda p: abs(math.log2(p.dims["M"] / facts["M"])), default=None)
+    tried = [*next((v for p, v in target.surveyed if p is row), ()), *target.rest]
+    return next((table.variants[i].name for i in tried if serves(i)), generic)
 
 
 def ask(built: linked.Built, level: str, code: str) -> Any:
@@ -82,10 +83,10 @@ def test_three_ways_to_ask_agree_on_many_shapes(built: linked.Built, level: int)
         assert device == f"cpu level {level}"
 
 
-def test_explain_names_path_and_guards(built: linked.Built) -> None:
+def test_explain_names_the_nearest_problem_and_guards(built: linked.Built) -> None:
     code = 'found = [ops.explain("gemm", M=m, N=8, K=k) for m, k in ((64, 6), (3, 6), (0, 6), (2, 0))]'
     guarded, small, empty, hollow = ask(built, "2", code)
-    assert guarded["path"] == ["M > 16", "M <= 1000"]
+    assert guarded["nearest"] == "M=64 N=8 K=8, dims differ by up to 1.33 times"
     assert guarded["rejected"] == ["packed_2: ((K % 4) == 0)"]
     assert (guarded["variant"], guarded["target"], guarded["kernel"]) == ("small_2", "cpu-x86-64-v2", "small")
     assert guarded["object"] == built.spec.operators[0].variants[1].made.digest
@@ -93,7 +94,7 @@ def test_explain_names_path_and_guards(built: linked.Built) -> None:
     assert guarded["dims"] == {"M": 64, "N": 8, "K": 6}
     assert guarded["attributes"] == {"activation": "none"}
     assert guarded["tensors"][0] == "a f32 [M, K], strides (6, 1), aligned to 64 bytes"
-    assert small["path"] == ["M <= 16"]
+    assert small["nearest"] == "M=4 N=8 K=8, dims differ by up to 1.33 times"
     assert empty["why"] == "no output has elements, so nothing runs"
     assert (hollow["variant"], hollow["why"]) == ("plain", "generic: an input has no elements")
 

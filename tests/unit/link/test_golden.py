@@ -13,7 +13,7 @@ import linked
 import pytest
 from places import GOLDEN as ALL_GOLDEN
 
-from aot_tune.link import DecisionNode, LibrarySpec, OperatorTable, SeenCalls, TargetTable
+from aot_tune.link import LibrarySpec, OperatorTable, SeenCalls, TargetTable
 from aot_tune.link.dispatch import render_dispatch
 from aot_tune.link.generate import render_header, render_module, render_stub
 from aot_tune.link.manifest import render_manifest
@@ -39,12 +39,9 @@ def golden_spec() -> LibrarySpec:
             TargetTable(
                 target="cpu-x86-64-v4",
                 level=4,
-                nodes=(
-                    DecisionNode(fact="alignment.bias", threshold=16, below=1, above=2),
-                    DecisionNode(leaf=(0,)),
-                    DecisionNode(leaf=(1, 0)),
-                ),
+                rest=(0,),
                 tuned=(problem(M=16, N=64, K=64, present=("bias",), attributes={"activation": "relu"}),),
+                exact=((1, 0),),
                 seen=(SeenCalls(facts=(), dims={"M": (1, 64), "N": (64, 64), "K": (32, 4096)}),),
                 processors=16,
             ),
@@ -77,12 +74,15 @@ def small_spec() -> LibrarySpec:
         variant("plain_half", "cuda-ptx_80", 80, generic=True, **half),
         variant("vendor", "cuda-sm_90a", 90, last=90, requires=(n % 4 == 0,), **single),
     )
-    nodes = (
-        DecisionNode(fact="dtype.T", threshold=0, below=1, above=2),
-        DecisionNode(leaf=(3, 1)),
-        DecisionNode(leaf=(2,)),
+    table = TargetTable(
+        target="cuda-sm_90a",
+        level=90,
+        last=90,
+        rest=(3, 1, 2),
+        tuned=(problem(N=8),),
+        exact=((3, 1),),
+        surveyed=((problem(N=400, dtypes={"T": "bf16"}), (2,)), (problem(N=4), (1, 3))),
     )
-    table = TargetTable(target="cuda-sm_90a", level=90, last=90, nodes=nodes, tuned=(problem(N=8),))
     return LibrarySpec(
         operators=(
             OperatorTable(operator=twice, variants=variants, tables=(table,), noting=frozenset({"aot_tune_vendor"})),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aot_tune.link.measured_problems import canonical_strides, stride_class
+from aot_tune.spec.tensors import canonical_strides, stride_class
 from aot_tune.support.installed_paths import RUNTIME
 
 SHIM = """

@@ -79,10 +79,10 @@ def test_regret_on_surveyed_shapes_is_told_with_where_it_is_worst() -> None:
 @pytest.mark.parametrize(
     ("count", "not_judged", "said"),
     [
-        (4, 0, ", unknown on other shapes (only 4 could be left out of learning, 5 are needed)\n"),
-        (7, 3, ", unknown on other shapes (only 4 could be left out of learning, 5 are needed)\n"),
-        (5, 0, ", 5.0 % on shapes left out of learning\n"),
-        (7, 2, ", 5.0 % on shapes left out of learning (without 2 of 7: the choice was never timed there)\n"),
+        (4, 0, ", unknown on other shapes (only 4 could be decided by others, 5 are needed)\n"),
+        (7, 3, ", unknown on other shapes (only 4 could be decided by others, 5 are needed)\n"),
+        (5, 0, ", 5.0 % if others decide each problem\n"),
+        (7, 2, ", 5.0 % if others decide each problem (without 2 of 7: the choice was never timed there)\n"),
     ],
 )
 def test_regret_on_other_shapes_is_told_where_there_were_enough(count: int, not_judged: int, said: str) -> None:

@@ -58,7 +58,7 @@ rms_norm: -> norm
 
 
 def test_the_first_rule_that_a_call_meets_decides(built: linked.Built, rules: Path) -> None:
-    """By the decision tree it is small_2 (10) up to M = 16, and packed_2 (20) beyond."""
+    """By the nearest problem it is small_2 (10) up to M = 16, and packed_2 (20) beyond."""
     code = """
 bias = np.zeros(8, np.float32)
 found = [gemm(4), gemm(5), gemm(16), gemm(16, n=9), gemm(64), gemm(65), gemm(16, bias=bias),

@@ -1,4 +1,4 @@
-"""Selection: few variants, low regret, trees that pick what was measured best and generalise between."""
+"""Selection: few variants, low regret, and for other calls what was fastest on the nearest problem."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aot_tune.select import ChoiceLimits, Costs, rank, select
+from aot_tune.select import ChoiceLimits, Costs, ranked, select
 from aot_tune.select.choose_variants import choose_variants
 from aot_tune.spec import Expr
 
@@ -29,8 +29,8 @@ def test_both_winners_are_kept_and_each_problem_gets_its_own() -> None:
     found = select(costs, facts, always)
     assert set(found.kept) == {"small", "large"}
     assert found.regret == dict.fromkeys(costs, 0)
-    assert rank(found.nodes, {"M": 20, "N": 4096})[0] == "small"
-    assert rank(found.nodes, {"M": 10_000, "N": 4096})[0] == "large"
+    assert ranked(found, "", {"M": 20, "N": 4096}, always) == ("small", "large")
+    assert ranked(found, "", {"M": 10_000, "N": 4096}, always) == ("large", "small")
 
 
 def test_a_variant_within_the_limit_is_not_kept_for_its_own_sake() -> None:
@@ -58,7 +58,7 @@ def test_byte_budget_limits_what_is_kept() -> None:
     assert len(select(costs, facts, always, sizes=sizes, limits=ChoiceLimits(bytes=100)).kept) == 1
 
 
-def test_held_out_regret_is_that_of_a_tree_which_has_not_seen_the_problem() -> None:
+def test_held_out_regret_is_that_of_the_nearest_other_problem() -> None:
     costs, facts = by_size([1, 4096], 64)
     found = select(costs, facts, always)
     assert found.regret == {"M=1": 0.0, "M=4096": 0.0}
@@ -95,21 +95,3 @@ def test_of_what_counts_as_equal_the_faster_one_is_kept() -> None:
     assert choose_variants(costs, limit=0.01) == ["a"]
     facts = {"M=1": {"M": 1}, "M=2": {"M": 2}}
     assert select(costs, facts, always, times=times).kept == ("b",)
-
-
-def alike(sizes: tuple[int, ...]) -> tuple[Costs, dict[str, dict[str, int]], dict[str, str]]:
-    """Small sizes with an epilogue, a large one without: nothing tells which of the two makes the difference."""
-    costs: Costs = {f"M={m} fused": {"x": 1.0, "y": 2.0} for m in sizes} | {"M=9000": {"x": 2.0, "y": 1.0}}
-    facts = {p: {"M": int(p.split()[0][2:]), "epilogue": int("fused" in p)} for p in costs}
-    facts = {p: {"A_epilogue": f.pop("epilogue"), **f} for p, f in facts.items()}  # the first by name of equal splits
-    facts |= {f"M={m}": {"A_epilogue": 0, "M": m} for m in sizes}
-    return costs, facts, {f"M={m}": f"M={m} fused" for m in sizes}
-
-
-def test_a_problem_that_was_not_measured_goes_where_the_one_like_it_goes() -> None:
-    costs, facts, like = alike((1, 2))
-    assert rank(select(costs, facts, always).nodes, facts["M=1"])[0] == "y"
-    found = select(costs, facts, always, alike=like)
-    assert rank(found.nodes, facts["M=1"])[0] == "x"
-    assert rank(found.nodes, facts["M=9000"])[0] == "y"
-    assert set(found.regret) == set(costs)

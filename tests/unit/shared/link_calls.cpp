@@ -178,7 +178,7 @@ void kernel_failures() {
   Owner a({2000, 2}, 1), b({2, 2}, 1), out({2000, 2}, 0);
   const int32_t status = aot_tune_gemm(&a.tensor, &b.tensor, nullptr, nullptr, &out.tensor, 0, nullptr);
   if (std::getenv("AOT_TUNE_CPU_LEVEL") !=
-      nullptr) {  // at level 2 the tree sends this to the variant that fails
+      nullptr) {  // at level 2 the nearest problem sends this to the variant that fails
     CHECK(status == AOT_TUNE_ERROR_KERNEL);
     CHECK(says("gemm: variant broken for cpu-x86-64-v2: launch returned 7"));
   }

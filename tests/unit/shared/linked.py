@@ -21,7 +21,6 @@ from compiled import PRELUDE
 
 from aot_tune.compile import Object, Variant
 from aot_tune.link import (
-    DecisionNode,
     Generated,
     LibrarySpec,
     OperatorTable,
@@ -228,7 +227,8 @@ def variant(
 def library_spec(folder: Path) -> LibrarySpec:
     """gemm, whose variants add 0 (generic), 10 (small M), 20 (big M, guarded) or 30 (v3) to each element; rms_norm.
 
-    The table for level 2 was tuned with 3 threads, on M from 2 to 64, with N = 8 and K from 1 to 8.
+    The table for level 2 was tuned with 3 threads, on M from 2 to 64, with N = 8 and K from 1 to 8. There, calls get
+    small_2 up to M = 16, packed_2 up to 800, and then a variant that fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
     unit = stride("b", 1) == 1
@@ -246,21 +246,15 @@ def library_spec(folder: Path) -> LibrarySpec:
             TargetTable(
                 target="cpu-x86-64-v2",
                 level=2,
-                nodes=(
-                    DecisionNode(fact="M", threshold=16, below=1, above=2),
-                    DecisionNode(leaf=(1,)),
-                    DecisionNode(fact="M", threshold=1000, below=3, above=4),
-                    DecisionNode(leaf=(2, 1)),
-                    DecisionNode(leaf=(4,)),
-                ),
                 tuned=(problem(M=8, N=8, K=8), problem(M=64, N=8, K=8, order={"b": (1, 0)})),
+                surveyed=tuple((problem(M=m, N=8, K=8), v) for m, v in ((4, (1,)), (64, (2, 1)), (10_000, (4,)))),
                 seen=(SeenCalls(facts=(), dims={"M": (2, 64), "N": (8, 8), "K": (1, 8)}),),
                 processors=3,
             ),
             TargetTable(
                 target="cpu-x86-64-v3",
                 level=3,
-                nodes=(DecisionNode(leaf=(3,)),),
+                rest=(3,),
                 tuned=(problem(M=8, N=8, K=8, present=("bias",), attributes={"activation": "relu"}),),
             ),
         ),

@@ -18,7 +18,7 @@ from compiled import PRELUDE
 from places import SHARED
 
 from aot_tune.compile.toolchain import toolchain_for
-from aot_tune.link import DecisionNode, LibrarySpec, OperatorTable, SeenCalls, TargetTable
+from aot_tune.link import LibrarySpec, OperatorTable, SeenCalls, TargetTable
 from aot_tune.spec import Kernel, Operator, Scalar, Tensor, dim, problem, stride
 from aot_tune.support.errors import ToolchainError
 
@@ -91,25 +91,22 @@ def table(plain: linked.NamedVariant, variants: dict[str, linked.NamedVariant]) 
     every = (plain, *variants.values())
     index = {v.name: i for i, v in enumerate(every)}
 
-    def leaves(*names: str) -> DecisionNode:
-        return DecisionNode(leaf=tuple(index[n] for n in names))
+    def places(*names: str) -> tuple[int, ...]:
+        return tuple(index[n] for n in names)
 
     return OperatorTable(
         operator=operator(),
         variants=every,
         tables=(
-            TargetTable(target="cuda-sm_80", level=80, last=89, nodes=(leaves("even_80"),)),
-            TargetTable(target="cuda-sm_90", level=90, last=99, nodes=(leaves("plain_cuda"),)),
+            TargetTable(target="cuda-sm_80", level=80, last=89, rest=places("even_80")),
+            TargetTable(target="cuda-sm_90", level=90, last=99, rest=places("plain_cuda")),
             TargetTable(
                 target="cuda-sm_90a",
                 level=90,
                 last=90,
-                nodes=(
-                    DecisionNode(fact="dtype.T", threshold=0, below=1, above=2),
-                    leaves("vendor_90a", "wide_90a", "fast_90a"),
-                    leaves("fast_bf16", "plain_bf16"),
-                ),
+                rest=places("vendor_90a", "wide_90a", "fast_90a"),
                 tuned=(problem(N=8), problem(N=16, dtypes={"T": "bf16"})),
+                exact=((), places("fast_bf16", "plain_bf16")),
                 seen=(SeenCalls(facts=(("dtype.T", 0),), dims={"N": (8, 512)}),),
                 processors=132,
             ),

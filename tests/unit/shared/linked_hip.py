@@ -14,7 +14,7 @@ from linked_cuda import N, OnDevice, host_variant, operator, stand_in_variant
 from places import SHARED
 
 from aot_tune.compile import target_by_name
-from aot_tune.link import DecisionNode, LibrarySpec, OperatorTable, TargetTable
+from aot_tune.link import LibrarySpec, OperatorTable, TargetTable
 from aot_tune.spec import problem
 
 GFX90A, GFX942 = target_by_name("hip-gfx90a"), target_by_name("hip-gfx942")
@@ -36,8 +36,8 @@ def library(folder: Path) -> linked.Built:
     for name, row in LAYOUT.items():
         of = row["target"]
         variants.append(stand_in_variant(objects, name, {**row, "target": of.name, "level": of.level, "last": of.last}))
-    leaf = DecisionNode(leaf=(next(i for i, v in enumerate(variants) if v.name == "fast_942"),))
-    table = TargetTable(target=GFX942.name, level=GFX942.level, last=GFX942.last, nodes=(leaf,), tuned=(problem(N=8),))
+    rest = (next(i for i, v in enumerate(variants) if v.name == "fast_942"),)
+    table = TargetTable(target=GFX942.name, level=GFX942.level, last=GFX942.last, rest=rest, tuned=(problem(N=8),))
     scale = OperatorTable(operator=operator(), variants=tuple(variants), tables=(table,))
     made = linked.link_library(LibrarySpec(output="linked_hip", operators=(scale,)), folder / "out", families=["hip"])
     if not (folder / "runtime").exists():

@@ -13,7 +13,7 @@ rows         a copy of rows of f32 or bf16, for outputs that a call makes
 apply        generic variants for combinations of an optional tensor and an attribute
 narrow, lone generic variants for bf16 on higher levels alone, and for f32 alone
 threads      the number of threads that its kernel has; tuned with 64
-by_tree, by_times_9, by_times_11    variants that fill in, behind a tree or expected times
+by_nearest, by_times_9, by_times_11 variants that fill in, behind nearest problems or expected times
 likely       a choice by expected times
 """
 
@@ -32,7 +32,7 @@ import numpy as np
 from compiled import PRELUDE
 
 from aot_tune.expr.columns import Calls
-from aot_tune.link import DecisionNode, ExpectedTime, LibrarySpec, OperatorTable, TargetTable
+from aot_tune.link import ExpectedTime, LibrarySpec, OperatorTable, TargetTable
 from aot_tune.select.terms import columns_of, terms_of
 from aot_tune.select.time_model import TimeModel, Times, learn_times
 from aot_tune.spec import (
@@ -274,12 +274,12 @@ EXPORT int32_t SYMBOL_launch(const DLTensor* x, const DLTensor* y, void*, size_t
 
 def threads(folder: Path) -> OperatorTable:
     counted = linked.variant(folder, COUNTED, "counted", generic=True, flags=["-fopenmp"])
-    table = TargetTable(target="cpu-x86-64", level=1, nodes=(DecisionNode(leaf=(0,)),), processors=64)
+    table = TargetTable(target="cpu-x86-64", level=1, rest=(0,), processors=64)
     tensors = (Tensor("x", (N,)), Tensor("y", (N,), output=True))
     return OperatorTable(operator=operator("threads", {"N": 4}, tensors), variants=(counted,), tables=(table,))
 
 
-# ---- Choices by a tree and by expected times: products of which nobody asks for numbers
+# ---- Choices by nearest problems and by expected times: products of which nobody asks for numbers
 
 GENERIC, FILLS, MEASURED = 0, 1, 2
 TUNED, SLOWER = problem(M=8, N=8, K=6), problem(M=32, N=8, K=8)
@@ -316,15 +316,11 @@ def filling_in(folder: Path) -> list[OperatorTable]:
         within = (M > 16,) if variant == MEASURED else ()
         return ExpectedTime(variant=variant, terms=terms, model=model, within=within)
 
-    tree = (
-        DecisionNode(fact="M", threshold=16, below=1, above=2),
-        DecisionNode(leaf=(GENERIC, MEASURED)),
-        DecisionNode(leaf=(MEASURED,)),
-    )
-    tables = {"by_tree": TargetTable(**TARGET, nodes=tree)}
+    shape = problem(M=10, N=8, K=8), (GENERIC, MEASURED)
+    tables = {"by_nearest": TargetTable(**TARGET, rest=(MEASURED,), surveyed=(shape,))}
     for generic in (9, 11):  # packed is expected to take 2^10 ns
         expected = (constant(GENERIC, generic), constant(MEASURED, 10))
-        tables[f"by_times_{generic}"] = TargetTable(**TARGET, nodes=(DecisionNode(),), expected=expected)
+        tables[f"by_times_{generic}"] = TargetTable(**TARGET, expected=expected)
     known = {"filling_in": (FILLS,), "tuned": (TUNED, SLOWER), "exact": ((GENERIC,), (MEASURED, GENERIC))}
     return [_product(folder, n, dataclasses.replace(t, **known), guards) for n, t in tables.items()]
 
@@ -356,10 +352,38 @@ def _learned(op: Operator, variant: int, caution: int) -> ExpectedTime:
 def likely(folder: Path) -> OperatorTable:
     op = linked.gemm_operator()
     expected = (_learned(op, FILLS, 0), _learned(op, MEASURED, 300))
-    table = TargetTable(
-        **TARGET, nodes=(DecisionNode(),), tuned=(LIKELY,), exact=((MEASURED, FILLS),), expected=expected
-    )
+    table = TargetTable(**TARGET, tuned=(LIKELY,), exact=((MEASURED, FILLS),), expected=expected)
     return _product(folder, "likely", table, {MEASURED: (stride("b", 1) == 1, K % 4 == 0)})
+
+
+def some_calls(count: int, seed: int) -> list[Problem]:
+    """Problems of all forms: with and without a bias, an activation, another order of b."""
+    draw = random.Random(seed)
+    return [
+        problem(
+            **{d: draw.choice((1, 2, 3, 4, 6, 8, 16, 24, 32, 100, 128, 200)) for d in "MNK"},
+            order=draw.choice(({}, {"b": (1, 0)})),
+            present=draw.choice(((), (), ("bias",))),
+            attributes=draw.choice(({}, {"activation": "relu"})),
+        )
+        for _ in range(count)
+    ]
+
+
+def near(folder: Path) -> OperatorTable:
+    """Some problems were tuned and some surveyed. On each, some of the variants were timed."""
+    draw = random.Random(3)
+    problems = {linked.gemm_operator().facts(p)["M"]: p for p in some_calls(200, 4)}
+    ranked = [tuple(draw.sample(range(3), draw.randint(1, 3))) for _ in problems]
+    rows = list(zip(problems.values(), ranked, strict=True))
+    table = TargetTable(
+        **TARGET,
+        rest=(FILLS, GENERIC),
+        tuned=tuple(p for p, _ in rows[::2]),
+        exact=tuple(variants for _, variants in rows[::2]),
+        surveyed=tuple(rows[1::2]),
+    )
+    return _product(folder, "near", table, {FILLS: (N <= 100,), MEASURED: (stride("b", 1) == 1, K % 4 == 0)})
 
 
 def library_spec(folder: Path) -> LibrarySpec:
@@ -368,5 +392,5 @@ def library_spec(folder: Path) -> LibrarySpec:
     tables = [_plain(folder, operator, text) for operator, text in plain_operators()]
     fast = linked.variant(folder, APPLY, "fast_1", requires=(dim("N") % 8 == 0,), mark="50")
     tables.append(OperatorTable(operator=apply(), variants=(*combinations(folder / "apply"), fast)))
-    tables += [*narrow(folder), threads(folder), *filling_in(folder), likely(folder)]
+    tables += [*narrow(folder), threads(folder), *filling_in(folder), likely(folder), near(folder)]
     return LibrarySpec(output="odd_ops", operators=tuple(tables))

@@ -37,7 +37,7 @@ def write_build(folder: Path, **changes: object) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     names = sorted({name for name, _ in TUNED} | {"rms_norm"})
     tables = {
-        name: [{"target": t, "level": 1, "nodes": [], "tuned": list(ids)} for (n, t), ids in TUNED.items() if n == name]
+        name: [{"target": t, "level": 1, "tuned": list(ids)} for (n, t), ids in TUNED.items() if n == name]
         for name in names
     }
     manifest = {

@@ -179,15 +179,28 @@ bool accepts(const Call& c, int variant, Trace& trace) {
 
 constexpr bool kGeneric[] = {true, true, true, false};
 
-// The first of a leaf's variants that answers the call, or -1.
+// The first of some variants that answers the call, or -1.
 template <typename Trace>
-int first_of(const Call& c, const int16_t* leaf, int count, Trace& trace) {
+int first_of(const Call& c, const int16_t* ranked, int count, Trace& trace) {
   for (int i = 0; i < count; ++i) {
-    const int variant = leaf[i];
+    const int variant = ranked[i];
     if (!kGeneric[variant] && !allowed(kOperator, kInfo[variant], trace)) continue;
     if (accepts(c, variant, trace) && trace.fits(c, variant)) return variant;
   }
   return -1;
+}
+
+// Whether a variant beside the generic ones may serve a call, whatever is expected of it.
+bool competes(const Call& c, int variant) {
+  NoTrace none;
+  return !kGeneric[variant] && refusal(c, variant) == nullptr && allowed(kOperator, kInfo[variant], none);
+}
+
+// Whether one of the variants that are ranked may.
+[[maybe_unused]] bool one_competes(const Call& c, const int16_t* ranked, int count) {
+  for (int i = 0; i < count; ++i)
+    if (competes(c, ranked[i])) return true;
+  return false;
 }
 
 struct Tuned {
@@ -209,11 +222,17 @@ bool is_same(const Tuned& row, const Call& c) {
   return row.dims[0] == c.d_N && row.dtypes[0] == c.y_T && row.classes[0] == stride_class(*c.t_x);
 }
 
+Tuned row_of(const Call& c) {
+  return {{c.d_N}, {stride_class(*c.t_x)}, {0}, {c.y_T}, 0, 0};
+}
+
 constexpr Tuned kTuned_0[] = {
-    {{8}, {8}, {0}, {0}, 0, 0},
+    {{4}, {8}, {0}, {0}, 0, 2},
+    {{8}, {8}, {0}, {0}, 2, 2},
+    {{400}, {8}, {0}, {1}, 4, 1},
 };
-constexpr int16_t kRanked_0[] = {-1};
-constexpr int16_t kSlots_0[] = {-1, 0};  // a row's number, or -1
+constexpr int16_t kRanked_0[] = {1, 3, 3, 1, 2};
+constexpr int16_t kSlots_0[] = {-1, 1};  // a row's number, or -1
 
 // The row of the problem that a call is like, or null.
 const Tuned* measured_0(const Call& c) {
@@ -224,18 +243,27 @@ const Tuned* measured_0(const Call& c) {
   }
 }
 
+// The nearest of the measured problems with a variant that may serve the call, or null.
+template <size_t kRows>
+const Tuned* nearest(const Call& c, const Tuned (&rows)[kRows], const int16_t* ranked) {
+  return nearest_row(rows, row_of(c), [&](const Tuned& row) { return one_competes(c, ranked + row.first, row.count); });
+}
+
 // cuda-sm_90a
-constexpr int16_t kLeaf_0_0[] = {2};
-constexpr int16_t kLeaf_0_1[] = {3, 1};
+constexpr int16_t kRest_0[] = {3, 1, 2};
 template <typename Trace>
 int choose_0(const Call& c, Trace& trace) {
   (void)c;
   (void)trace;
-  if (trace.test(int64_t{c.y_T} <= INT64_C(0), "dtype.T <= 0", "dtype.T > 0")) {
-    return first_of(c, kLeaf_0_1, 2, trace);
-  } else {
-    return first_of(c, kLeaf_0_0, 1, trace);
+  if (const Tuned* row = measured_0(c)) {
+    const int variant = first_of(c, kRanked_0 + row->first, row->count, trace);
+    if (variant >= 0) return variant;
   }
+  if (const Tuned* row = nearest(c, kTuned_0, kRanked_0)) {
+    const int variant = first_of(c, kRanked_0 + row->first, row->count, trace);
+    if (variant >= 0) return variant;
+  }
+  return first_of(c, kRest_0, 3, trace);
 }
 
 // The generic variant for the call's device and dtypes, or -1.
@@ -292,32 +320,18 @@ int is_tuned(const Call& c) {
   }
 }
 
-// The measured problem that is nearest, by the largest factor between its dims and the call's.
+// The measured problem that is nearest. Without expected times, it decides.
 void tell_nearest(const Call& c, Text& text) {
-  const Tuned* rows = nullptr;
-  size_t count = 0;
+  static const char* const names[] = {"N"};
+  const Tuned* row = nullptr;
   switch (table_for(c.backend, c.level)) {
     case 0:
-      rows = kTuned_0;
-      count = sizeof kTuned_0 / sizeof *kTuned_0;
+      row = nearest(c, kTuned_0, kRanked_0);
       break;
     default:
-      return;
+      break;
   }
-  const int64_t dims[] = {c.d_N};
-  static const char* const names[] = {"N"};
-  const Tuned* nearest = nullptr;
-  double least = 0;
-  for (size_t i = 0; i < count; ++i) {
-    const Tuned& row = rows[i];
-    if (!(row.dtypes[0] == c.y_T)) continue;
-    const double far = farthest(row.dims, dims);
-    if (nearest == nullptr || far < least) {
-      nearest = &row;
-      least = far;
-    }
-  }
-  if (nearest != nullptr) explain_nearest(text, names, nearest->dims, least);
+  if (row != nullptr) explain_nearest(text, names, *row, row_of(c));
 }
 
 // Bytes of workspace that a variant needs.
