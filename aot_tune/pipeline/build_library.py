@@ -106,25 +106,25 @@ def build_with(session: Session, plan: Plan, directory: Path) -> Report:
         _without_failed(session)
     with verified_beside(session):
         evidence = _evidence(session)
-        tuned = session.progress.now() if session.tuned is None else session.tuned
+        tuned = session.progress.now() if session.time.tuned is None else session.time.tuned
         generics: dict[str, list[Variant]] = {}
         chosen: dict[str, list[Chosen]] = {}
         for name, evidences in evidence.items():
             share_among_targets(evidences)
-            with session.failures.of(name), session.spent.stage("choosing variants"):
+            with session.failures.of(name), session.time.stage("choosing variants"):
                 stand_in(session, evidences)
                 generics[name] = _generics(session, name, evidences)
                 chosen[name] = [choose(session, e) for e in evidences]
         before = session.progress.now()
-        with session.spent.stage("compiling what is kept"):
+        with session.time.stage("compiling what is kept"):
             generics = _compile_kept(session, chosen, generics)
     tuned += session.progress.now() - before  # a replay compiles here; this is not part of the link
-    with session.spent.stage("checking what is kept"):
+    with session.time.stage("checking what is kept"):
         chosen = without_wrong(chosen, verify_shipped(session, chosen, generics))
     _without_failed(session)
     plan_checks(session, directory, chosen, generics)
     ago = session.progress.now() - tuned
-    note_tuned(directory, link_memory_of(session), ago=ago, granted=session.load.granted)
+    note_tuned(directory, link_memory_of(session), ago=ago, granted=session.time.load.granted)
     report = finish(session, directory, chosen, generics)
     keep_texts(session, _kept(session, chosen, generics))
     if plan.options.mode in ("auto", "tune"):

@@ -1,16 +1,11 @@
-"""Everything that a build holds open: operators, toolchains, caches, the store, progress and the budget."""
+"""Everything that a build holds open: operators, toolchains, caches, the store and progress."""
 
 from __future__ import annotations
 
-import math
 import os
-import resource
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from time import monotonic
 
 import msgspec
 
@@ -32,16 +27,15 @@ from aot_tune.compile import (
 )
 from aot_tune.compile.batches import Jobs, Task
 from aot_tune.database import Begun, MeasurementStore, OperatorDatabase, load_databases
+from aot_tune.pipeline.build_time import BuildTime, children_seconds, expected_seconds, idle_seconds
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.executor import Executor
 from aot_tune.pipeline.failures import Failures
 from aot_tune.pipeline.loaded_operators import stated_operators
-from aot_tune.pipeline.pending import PendingWork
 from aot_tune.plan.library_plan import Paths, Plan
 from aot_tune.plan.preflight import devices
 from aot_tune.plan.wanted_targets import generic_dtypes, is_run_by
 from aot_tune.render import Candidate, Renderer, generic_candidates, resolved
-from aot_tune.report.report_records import SpentOf, TimeSpent
 from aot_tune.search.budget import Budget
 from aot_tune.spec import Kernel, Operator, Target
 from aot_tune.support.cache_tiers import open_tiers
@@ -51,109 +45,12 @@ from aot_tune.support.storage import cache_location
 
 __all__ = ["Session"]
 
-_TELLING = 0.25
-"""A batch of compiles counts only from this many CPU seconds on."""
-
-_FADES = 0.5
-"""The weight that earlier compiles keep each time new ones are added."""
-
-
-class _SpentTime:
-    """Adds up the seconds of a build: wall time by stage, compilers by backend, devices by phase."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[tuple[SpentOf, str, str], float] = {}
-
-    def add(self, of: SpentOf, what: str, seconds: float, target: str = "") -> None:
-        """Add seconds to an activity."""
-        key = of, what, target
-        self._seconds[key] = self._seconds.get(key, 0.0) + seconds
-
-    @contextmanager
-    def stage(self, what: str) -> Iterator[None]:
-        """Count the time of the block as one stage of the build."""
-        began = monotonic()
-        try:
-            yield
-        finally:
-            self.add("clock", what, monotonic() - began)
-
-    def rows(self) -> tuple[TimeSpent, ...]:
-        """The sums, if devices took part. A build that measures nothing reports no times.
-
-        So its output is the same each time.
-        """
-        if not any(of == "device" for of, _, _ in self._seconds):
-            return ()
-        return tuple(
-            TimeSpent(of=of, what=what, target=target, seconds=round(seconds, 2))
-            for (of, what, target), seconds in self._seconds.items()
-            if seconds >= 0.01
-        )
-
-
-@dataclass
-class _CompilerLoad:
-    """The share of the cores that C++ compilers get beside other programs, from the last ones that ran.
-
-    `jobs` run at a time. `granted` is the share of their wall time in which they computed, except for the time in which
-    they waited although cores were idle, such as for files from a disk. `each` is the CPU seconds of one of the first
-    compiles, None before any.
-    """
-
-    jobs: int
-    granted: float = 1.0
-    each: float | None = None
-    _cpu: float = 0.0
-    _wall: float = 0.0
-
-    def add(self, cpu: float, walls: Sequence[float], idle: float = 0.0) -> None:
-        """Add compiles: their CPU seconds together, and the wall seconds of each. Those from a cache do not count.
-
-        `idle` is how many seconds the cores were idle meanwhile, added up. The last compiles count most. A batch of few
-        short ones is ignored, because it says little about a link.
-        """
-        if walls and cpu >= _TELLING:
-            self._cpu = _FADES * self._cpu + cpu
-            self._wall = _FADES * self._wall + cpu + max(sum(walls) - cpu - idle, 0.0)
-            self.granted = min(max(self._cpu / self._wall, 0.05), 1.0)
-            self.each = self.each or cpu / len(walls)
-
-
-def _children_seconds() -> float:
-    """CPU seconds of all child processes that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def _idle_seconds(root: Path = Path("/")) -> float:
-    """Seconds that the cores of this process have been idle since the machine started, added up.
-
-    It is 0 where a control group's quota limits this process, since idle cores may not be its to use, and where the
-    system does not tell.
-
-    Args:
-        root: where /proc and /sys are read.
-    """
-    cores = os.sched_getaffinity(0)
-    if usable_cores(root) < len(cores):
-        return 0.0
-    try:
-        lines = (root / "proc/stat").read_text().splitlines()
-    except OSError:
-        return 0.0
-    wanted = {f"cpu{core}" for core in cores}
-    ticks = [line.split()[4:6] for line in lines if line.split(" ", 1)[0] in wanted]
-    return sum(int(tick) for pair in ticks for tick in pair) / os.sysconf("SC_CLK_TCK")
-
 
 class Session:
     """A build's working state. Close it to prune and release the caches.
 
-    `budget` is for the whole build, `turn` for the target that is tuned now. `tuned` is when the last target was done,
-    by the clock of `progress`; None if nothing was measured. `too_large` says which problems are left out for lack of
-    memory. `older` is the target for older CPUs, if any. `links` is
-    False if the build makes records only. `executor` has other machines, if the build uses any.
+    `too_large` says which problems are left out for lack of memory. `older` is the target for older CPUs, if any.
+    `links` is False if the build makes records only. `executor` has other machines, if the build uses any.
     """
 
     def __init__(
@@ -181,16 +78,11 @@ class Session:
         self.store = MeasurementStore.at(self.location, tiers=() if again else self.tiers)
         if again and self.location.root is not None and self.location.mode == "rw":
             self.store = MeasurementStore.at(msgspec.structs.replace(self.location, mode="fresh"))
-        self.budget = budget or Budget(plan.options.budget)
-        self.turn = self.budget
-        self.pending = PendingWork(progress, self.budget)
-        self.spent = _SpentTime()
-        self._kept = 0.0
+        self.threads = plan.options.threads or usable_cores()
+        self.time = BuildTime(budget or Budget(plan.options.budget), self.jobs_of("cxx").count)
         self.checks = Checks()
         self.failures = Failures(progress.line)
         self.too_large: dict[str, None] = {}
-        self.tuned: float | None = None
-        self.threads = plan.options.threads or usable_cores()
         devices_of = devices if executor is None else executor.devices
         self.devices = list(devices_of(self.threads, plan.families))
         self.targets = [target_by_name(n) for n in plan.targets]
@@ -198,7 +90,6 @@ class Session:
         self.baselines = [target_by_name(n) for n in plan.baselines]
         self.database = paths.database
         self._caches: dict[str, ObjectCache] = {}
-        self.load = _CompilerLoad(self.jobs_of("cxx").count)
         self._generic: dict[str, Variant] = {}
         self._native = {t.name for t in (native_targets() if executor is None else executor.native())}
 
@@ -211,25 +102,6 @@ class Session:
     def goes_on_with(self, begun: Begun) -> None:
         """Use what an interrupted build has measured."""
         self.store = MeasurementStore.at(self.location, begun)
-
-    def begin_turn(self, targets: int, kept: float, most: float = math.inf) -> None:
-        """Start to tune a target, the first of `targets` that are left. The steps after tuning need `kept` seconds.
-
-        The turn lasts at most `most` seconds, whatever the budget is.
-        """
-        self._kept = kept
-        self.turn = self.budget.part(max(targets, 1), kept, most)
-        self.pending.within(self.turn)
-
-    def keep(self, seconds: float) -> None:
-        """Update the seconds that are kept for the steps after tuning. Other programs may have started or ended."""
-        if self.budget.seconds is not None:
-            self.turn.extend(self._kept - seconds)
-        self._kept = seconds
-
-    def end_turn(self) -> None:
-        """The target is tuned; note the time."""
-        self.tuned = self.progress.now()
 
     def leave_out(self, device: Device) -> None:
         """Measure nothing more on a device."""
@@ -353,20 +225,25 @@ class Session:
         thread. If `what` is empty, nothing is printed. Returns all variants, with their objects.
         """
         given, knowing = list(variants), list(into)
-        waiting = sorted({e.id: e for e in given if e.object is None}.values(), key=self._longest_first)
+        waiting = sorted(
+            {e.id: e for e in given if e.object is None}.values(),
+            key=lambda e: -expected_seconds(self.operators[e.candidate.operator], e),
+        )
         by_candidate, objects = {e.id: e for e in waiting}, dict[str, Object]()
-        start = self.progress.now()
-        self.pending.compiling()
-        spent, idle, walls = _children_seconds(), _idle_seconds(), list[float]()
+        start = since = self.progress.now()
+        spent, idle, walls = children_seconds(), idle_seconds(), list[float]()
 
         def show(p: CompileProgress) -> None:
+            nonlocal since
             variant = by_candidate[p.candidate]
             if not p.object.cached:
                 walls.append(p.object.seconds)
-                self.spent.add("compilers", variant.candidate.backend, p.object.seconds, variant.candidate.target)
-            self.pending.compiled(self.operators[variant.candidate.operator], variant)
+                self.time.add("compilers", variant.candidate.backend, p.object.seconds, variant.candidate.target)
+            durations, now = self.time.durations(variant.target.family), self.progress.now()
+            durations.compiled(expected_seconds(self.operators[variant.candidate.operator], variant), now - since)
+            since = now
             if what:
-                self.progress.count(f"{what}: compiled", p.done, p.total, since=start, most=self.budget.left)
+                self.progress.count(f"{what}: compiled", p.done, p.total, since=start, most=self.time.budget.left)
             known(variant.id, p.object)
             try:
                 if ready is not None:
@@ -395,13 +272,8 @@ class Session:
             after,
         )
         if backends == ["cxx"] and self.executor is None:  # others keep processes, wait for memory or run elsewhere
-            self.load.add(_children_seconds() - spent, walls, _idle_seconds() - idle)
+            self.time.load.add(children_seconds() - spent, walls, idle_seconds() - idle)
         return [msgspec.structs.replace(e, object=objects.get(e.id)) if e.object is None else e for e in given]
-
-    def _longest_first(self, variant: Variant) -> float:
-        """Minus the seconds that a compile takes, as the kernel's author states them."""
-        operator = self.operators[variant.candidate.operator]
-        return -operator.kernel(variant.candidate.kernel).compile_seconds
 
 
 def _environment(plan: Plan, paths: Paths) -> dict[str, str]:

@@ -99,7 +99,7 @@ def _tuned(
             if files
             else "nothing that the project's records do not have"
         )
-        session.progress.line(f"done in {session.budget.spent:.0f} s: {told}")
+        session.progress.line(f"done in {session.time.budget.spent:.0f} s: {told}")
         return _TunedRecords(
             files=files,
             notes=tuple(f"{name} on {e.target.name}: {e.note}" for name in measured for e in measured[name] if e.note),
@@ -204,9 +204,9 @@ def tune_plan(session: Session) -> dict[str, list[Evidence]]:
     as it is made, so a killed run loses at most one.
     """
     began = session.progress.now()
-    with session.spent.stage("compiling and measuring"):
+    with session.time.stage("compiling and measuring"):
         evidence = tune(session)
-    with session.spent.stage("survey"):
+    with session.time.stage("survey"):
         survey_all(session, evidence, session.progress.now() - began)
     return evidence
 

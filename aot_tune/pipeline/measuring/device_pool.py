@@ -20,6 +20,7 @@ from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.bench.times import median_error
 from aot_tune.compile import Object, Variant
 from aot_tune.compile.batches import Task
+from aot_tune.pipeline.build_time import TuningTurn
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.measuring.builder import Arrived, CompileBatch, CompilersEnded, Event, Job, Measured
 from aot_tune.pipeline.measuring.lazy_bench import BenchFiles, LazyBench
@@ -70,7 +71,7 @@ def check_agreement(
     probed: dict[int, Measurement | str] = {}
     if probe is not None and probe[2].compiled:
         pool.each_member(partial(_time, probed, pool.members.index, probe))
-    if not session.turn.allows(1e-9):
+    if pool.turn.over:
         return
     times = {i: m for i, m in probed.items() if isinstance(m, Measurement)}
     if not times:
@@ -183,10 +184,10 @@ class DevicePool:
     A device is left out if a probe finds that it differs, or if it can have no worker any more.
     """
 
-    def __init__(self, session: Session, devices: list[Device]) -> None:
-        self._session = session
+    def __init__(self, session: Session, devices: Sequence[Device], turn: TuningTurn) -> None:
+        self._session, self.turn = session, turn
         self.shared = BenchFiles(session, len(devices), lambda: any(m.over for m in self.members))
-        self.members = [Measurer(LazyBench(session, d, session.turn, shared=self.shared)) for d in devices]
+        self.members = [Measurer(LazyBench(session, d, turn.budget, shared=self.shared), turn) for d in devices]
         # A worker dies with the thread that started it, so each bench keeps one thread for its whole life.
         self._threads = {m: ThreadPoolExecutor(1) for m in self.members}
         self._gone: list[Measurer] = []
@@ -194,6 +195,12 @@ class DevicePool:
         self._compiling: threading.Thread | None = None
         self._events: queue.Queue[Event] = queue.Queue()
         self._stopping = threading.Event()
+
+    def begin(self, turn: TuningTurn) -> None:
+        """From now on, measure within another turn."""
+        self.turn = turn
+        for member in self.members:
+            member.turn = turn
 
     @property
     def device(self) -> Device:

@@ -12,11 +12,11 @@ from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, Prepared, is_baseline
 from aot_tune.compile import Variant
 from aot_tune.database import OperatorStore, operator_digest
+from aot_tune.pipeline.build_time import TuningTurn, task_of
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.loaded_operators import baseline_versions
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.measuring.verify_variants import verify_early
-from aot_tune.pipeline.pending import task_of
 from aot_tune.report.report_text import format_time
 from aot_tune.spec import Operator, Problem
 from aot_tune.support.errors import AotTuneError, TooLargeError, ToolchainError
@@ -109,8 +109,8 @@ class Measurer:
     are those of references by operator. `at_work` are the seconds of all jobs. Once it is `ended`, it begins nothing.
     """
 
-    def __init__(self, bench: LazyBench) -> None:
-        self._lazy, self._session = bench, bench.session
+    def __init__(self, bench: LazyBench, turn: TuningTurn) -> None:
+        self._lazy, self._session, self.turn = bench, bench.session, turn
         self._stores: dict[str, OperatorStore] = {}
         self._problems: dict[tuple[str, str], _OneProblem] = {}
         self._verified: set[str] = set()
@@ -197,7 +197,7 @@ class Measurer:
             self._spend(evidence.operator.name, measurement, took)
             seconds = min(sum(s for phase, s in measurement.phases.items() if phase not in _ONCE), took.whole)
             beside = None if took.waited else took.whole - seconds
-            self._session.pending.screened(case.task, seconds, beside, f"best so far {shown}")
+            self.turn.screened(case.task, seconds, beside, f"best so far {shown}")
 
     def _is_hopeless(self, evidence: Evidence, problem: Problem, variant: Variant, best: float) -> bool:
         """Whether a CPU's generic variant was verified on another problem, and would only take long on this one."""
@@ -210,7 +210,7 @@ class Measurer:
 
     def spare(self, operator: Operator, problem: Problem, count: int) -> None:
         """Note that `count` candidates are not screened on a problem, although they were expected."""
-        self._session.pending.spared(self._one(operator, problem).task, count)
+        self.turn.spared(self._one(operator, problem).task, count)
 
     def probe(self, operator: Operator, problem: Problem, variant: Variant) -> Measurement:
         """Screen a candidate on this device now. What is known of it, here or from other devices, does not matter.
@@ -272,7 +272,7 @@ class Measurer:
         self.spent["race"] += seconds
         self._refer(evidence.operator.name, beside)
         told = (0.0, None) if took.waited else (seconds, beside)
-        self._session.pending.raced(task_of(evidence.operator, problem), *told)
+        self.turn.raced(task_of(evidence.operator, problem), *told)
 
     def _watch(self) -> Callable[[], _Took]:
         """Watch a screen or a race from now on. The returned function tells afterwards how long it took."""
@@ -289,7 +289,7 @@ class Measurer:
     @property
     def over(self) -> bool:
         """Whether the budget or the build has ended. Then whatever still ran was killed."""
-        return self.ended or not self._session.turn.allows(1e-9)
+        return self.ended or self.turn.over
 
     def _within(self, evidence: Evidence, problem: Problem, do: Callable[[], T]) -> T | None:
         """The result of `do`; None after the end of the budget, or if there is no memory for the problem."""

@@ -44,7 +44,7 @@ def seconds_after(session: Session) -> float:
     """
     if not session.links:
         return 0.0
-    load = session.load
+    load = session.time.load
     seconds = link_seconds(link_memory(session))
     if seconds is None:
         runtime = _PACKAGE / "runtime"
@@ -71,4 +71,4 @@ def older_seconds(session: Session, kept: float) -> float:
         return 0.0
     if session.operators.keys() <= on_record(session, session.older):
         return 0.0
-    return min(_TO_TUNE * session.options.older_cpus, _OF_BUDGET * max(session.budget.left - kept, 0.0))
+    return min(_TO_TUNE * session.options.older_cpus, _OF_BUDGET * max(session.time.budget.left - kept, 0.0))

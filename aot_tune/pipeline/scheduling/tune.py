@@ -14,6 +14,7 @@ from aot_tune.bench.protocol.measurement_records import Device, is_baseline
 from aot_tune.compile import Variant
 from aot_tune.database import OperatorDatabase, deciding
 from aot_tune.database.match import winners_elsewhere
+from aot_tune.pipeline.build_time import TuningTurn
 from aot_tune.pipeline.evidence import Evidence, Proposal
 from aot_tune.pipeline.measuring.builder import WorkBuilder
 from aot_tune.pipeline.measuring.device_pool import DevicePool, check_agreement
@@ -49,20 +50,20 @@ In small steps, the most promising ones are measured before the budget ends."""
 def tune(session: Session) -> dict[str, list[Evidence]]:
     """Evidence by operator, one for each target, for the modes `auto` and `tune`."""
     by_operator: dict[str, list[Evidence]] = {name: [] for name in session.operators}
-    if session.budget.seconds is not None:
+    if session.time.budget.seconds is not None:
         _begin_budget(session)
     targets = [t for t in session.targets if t != session.older]
     left = [t for t in targets if any(tunes(session, op, t) for op in session.operators.values())]
     for target in targets:
-        session.pending.begin(target.family)
         kept = seconds_after(session)
-        session.begin_turn(len(left), kept + (older_seconds(session, kept) if target.on_host else 0.0))
+        kept += older_seconds(session, kept) if target.on_host else 0.0
+        turn = session.time.turn(session.progress, target.family, len(left), kept)
         left = [t for t in left if t != target]
         devices = session.devices_for(target)
         if not devices or not session.plan.may_measure:
             _without_device(session, target, by_operator)
         else:
-            tune_on(session, target, devices, by_operator)
+            _tune_on(session, target, devices, turn, by_operator)
     if session.older is not None:
         _complete(session, session.older, by_operator)
     return by_operator
@@ -97,8 +98,9 @@ def _complete_from(
 def _tune_older(session: Session, target: Target, pool: DevicePool, tuned: Sequence[Evidence]) -> dict[str, Evidence]:
     """Evidence for older CPUs by operator. It starts from what was tuned on a pool's devices, which have references."""
     kept = seconds_after(session)
-    session.begin_turn(1, kept, older_seconds(session, kept))
-    begun, measured, reused = session.turn.spent, pool.measured, pool.reused
+    turn = session.time.turn(session.progress, target.family, 1, kept, older_seconds(session, kept))
+    pool.begin(turn)
+    measured, reused = pool.measured, pool.reused
     by_operator = {evidence.operator.name: _begun(session, target, evidence) for evidence in tuned}
     evidences = list(by_operator.values())
     if session.options.mode == "auto":
@@ -107,9 +109,9 @@ def _tune_older(session: Session, target: Target, pool: DevicePool, tuned: Seque
     variants = [
         e for evidence in evidences for e in evidence.variants.values() if e.object is None and evidence.lacks(e)
     ]
-    session.pending.expect(evidences, variants)
-    session.progress.line(f"{target.name}, for older CPUs: begins, for {session.turn.left:.0f} s at most")
-    plan, builder = plan_on(session, pool, evidences, quiet=True)
+    turn.expect(evidences, variants)
+    session.progress.line(f"{target.name}, for older CPUs: begins, for {turn.left:.0f} s at most")
+    plan, builder = _plan_on(session, pool, evidences, quiet=True)
     plan.add(variants)
     builder.run()
     short = plan.lacks_time()
@@ -118,7 +120,7 @@ def _tune_older(session: Session, target: Target, pool: DevicePool, tuned: Seque
             evidence.remark(left_undone(evidence, "the time for older CPUs"))
     session.progress.line(
         f"{target.name}, for older CPUs: {pool.measured - measured} measurements made, {pool.reused - reused} known "
-        f"from before, in {session.turn.spent - begun:.0f} s"
+        f"from before, in {turn.spent:.0f} s"
     )
     return by_operator
 
@@ -147,8 +149,8 @@ def _begin_budget(session: Session) -> None:
         with session.failures.of(name):
             generics += session.generic_variants(operator)
     session.compile([e for e in generics if e.candidate.backend == "cxx"], "generic")
-    kept, left = seconds_after(session), session.budget.left
-    spent = f"budget {session.budget.seconds:g} s, of which {session.budget.spent:.0f} s are spent: "
+    kept, left = seconds_after(session), session.time.budget.left
+    spent = f"budget {session.time.budget.seconds:g} s, of which {session.time.budget.spent:.0f} s are spent: "
     if kept < left:
         rest = f", about {kept:.0f} s for the link" if session.links else ""
         session.progress.line(f"{spent}{left - kept:.0f} s to tune{rest}")
@@ -185,7 +187,9 @@ def _decided_by(session: Session, evidence: Evidence, database: OperatorDatabase
     )
 
 
-def tune_on(session: Session, target: Target, devices: list[Device], by_operator: dict[str, list[Evidence]]) -> None:
+def _tune_on(
+    session: Session, target: Target, devices: list[Device], turn: TuningTurn, by_operator: dict[str, list[Evidence]]
+) -> None:
     """Tune all operators for a target on its devices. `by_operator` gets the evidence."""
     evidences = _to_tune(session, target, by_operator)
     if evidences and all(evidence.left_out for evidence in evidences):
@@ -193,16 +197,16 @@ def tune_on(session: Session, target: Target, devices: list[Device], by_operator
     operators = [evidence.operator for evidence in evidences]
     openings = Openings(session, evidences, devices[0])
     with (
-        DevicePool(session, devices) as pool,
+        DevicePool(session, devices, turn) as pool,
         Vendors(session, operators, target, pool.device, openings.named) as vendors,
     ):
         recorded = _tune_all(session, target, pool, vendors, openings, evidences)
-        for evidence in evidences if session.turn.seconds is not None else ():
+        for evidence in evidences if turn.limited else ():
             evidence.remark(left_undone(evidence))
         session.progress.line(f"{target.name}: {pool.measured} measurements made, {_known(pool.reused, recorded)}")
         if pool.measured:
             for what, seconds in pool.spent.items():
-                session.spent.add("device", what, seconds, target.name)
+                session.time.add("device", what, seconds, target.name)
             spent = [f"{what} {seconds:.0f} s" for what, seconds in pool.spent.items() if seconds >= 0.5]
             session.progress.line(
                 f"{target.name}: where the measuring went: {', '.join(spent) or 'less than a second'}"
@@ -213,7 +217,7 @@ def tune_on(session: Session, target: Target, devices: list[Device], by_operator
                 session.progress.line(f"{target.name}: {line}")
         if target.on_host and session.older is not None:
             _complete_from(session, session.older, pool, evidences, by_operator)
-        session.end_turn()  # ending the workers and removing files may take seconds
+        session.time.tuned = session.progress.now()  # ending the workers and removing files may take seconds
 
 
 def _known(cached: int, recorded: int) -> str:
@@ -232,49 +236,49 @@ def _tune_all(
     evidences: list[Evidence],
 ) -> int:
     """Try what the strategies ask for until they are done or the turn ends. Returns how much records knew."""
-    quiet = family(target.family).on_host
-    plan, builder = plan_on(session, pool, evidences, quiet=quiet)
+    turn, quiet = pool.turn, family(target.family).on_host
+    plan, builder = _plan_on(session, pool, evidences, quiet=quiet)
     recorded = 0
-    early = not quiet and nothing_is_known(session, pool.device)
+    early = not (quiet or turn.over) and nothing_is_known(session, pool.device)
     if early:
         pool.start()
-    strategies, agreed = _Strategies(session), False
+    strategies, agreed = _Strategies(session, turn), False
     step = strategies.step
     while step and (fresh := ask_for(strategies, session, evidences, vendors, openings, step)):
-        begun = session.turn.spent
+        begun = turn.spent
         for evidence in evidences if session.options.mode == "auto" else ():
             recorded += known_here(session, pool.device, evidence).give(evidence)
         mine = {evidence.operator.name: not_known(evidence) for evidence in evidences}
         variants = [e for wanted in mine.values() for e in wanted]
         race = 0.0 if quiet else family(target.family).policy().race_ns / 1e9
-        session.pending.expect(evidences, variants, least_race=race)
+        turn.expect(evidences, variants, least_race=race)
         plan.add(variants)
         with _checks_fitted_beside(session, target, variants if early else ()):
-            if not agreed and session.pending.anything and session.turn.left > 0:
+            if not agreed and turn.anything and not turn.over:
                 check_agreement(session, pool, evidences, builder.begin_compiling)
                 agreed = True
             _run(session, builder, "" if quiet else target.name)
         for evidence in fresh:
             strategies.tell(evidence)
         asked = [e for evidence in evidences for e in evidence.now(mine[evidence.operator.name])]
-        step = next_step(session, asked, begun, step, strategies.step)
+        step = next_step(turn, asked, begun, step, strategies.step)
     plan.least = 0.0  # if there is time, measure what only improves the report
     builder.run()
     return recorded
 
 
-def plan_on(
+def _plan_on(
     session: Session, pool: DevicePool, evidences: Sequence[Evidence], *, quiet: bool
 ) -> tuple[TuningPlan, WorkBuilder]:
-    """What is wanted of operators on a pool's devices within the session's turn, and what does it."""
+    """What is wanted of operators on a pool's devices within its turn, and what does it."""
     limits = Constraints(quiet, session.jobs_of("cxx").count, lambda: len(pool.members))
-    plan = TuningPlan(evidences, session.pending, session.turn, pool, limits)
+    turn, plan = pool.turn, TuningPlan(evidences, pool.turn, pool, limits)
 
     def compiled() -> None:
-        if session.turn.seconds is not None:
-            session.keep(seconds_after(session))
+        if turn.limited:
+            turn.keep(seconds_after(session))
 
-    return plan, WorkBuilder(plan, pool, session.turn, session.progress.now, quiet, compiled)
+    return plan, WorkBuilder(plan, pool, turn.budget, session.progress.now, quiet, compiled)
 
 
 def _run(session: Session, builder: WorkBuilder, target: str) -> None:
@@ -308,14 +312,14 @@ def _to_tune(session: Session, target: Target, by_operator: dict[str, list[Evide
 class _Strategies:
     """What the strategies of operators' kernels want to try next."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, turn: TuningTurn) -> None:
+        self._session, self._turn = session, turn
         self._strategies: dict[tuple[str, str, str], Strategy] = {}
 
     @property
     def step(self) -> int:
         """How many configs of a kernel to ask for at once."""
-        endless = self._session.turn.seconds is not None and self._session.options.effort == "exhaustive"
+        endless = self._turn.limited and self._session.options.effort == "exhaustive"
         return _STEP if endless or self._session.options.effort == "thorough" else _AT_ONCE
 
     def ask(self, operator: Operator, target: Target, count: int | None = None) -> list[Variant]:
@@ -393,9 +397,9 @@ def _config_costs(evidence: Evidence) -> dict[tuple[str, str], tuple[Config, flo
 
 
 def nothing_is_known(session: Session, device: Device) -> bool:
-    """Whether all results must be measured on a device, and there is time for it."""
+    """Whether all results must be measured on a device."""
     recorded = session.options.mode == "auto" and session.is_recorded(device)
-    return not (recorded or session.store.knew_any) and session.turn.allows(1e-9)
+    return not (recorded or session.store.knew_any)
 
 
 def ask_for(
@@ -439,18 +443,18 @@ def _wanted(strategies: _Strategies, openings: Openings, evidence: Evidence, ste
     return [Proposal(e, problems) for e in strategies.ask(operator, evidence.target, step)] if problems else []
 
 
-def next_step(session: Session, variants: list[Variant], begun: float, step: int, most: int) -> int:
+def next_step(turn: TuningTurn, variants: list[Variant], begun: float, step: int, most: int) -> int:
     """How many configs of each kernel, at `most`, the budget has time for, judged by the last step; 0 for none.
 
     The last step had `step` configs. It was to compile `variants`, and began when `begun` seconds of the budget were
     spent.
     """
-    if session.turn.seconds is None:
+    if not turn.limited:
         return step
     if variants and all(e.object is None for e in variants):
         return 0
-    took = max(session.turn.spent - begun, 1e-3)
-    return min(most, int(step * session.turn.left / took))
+    took = max(turn.spent - begun, 1e-3)
+    return min(most, int(step * turn.left / took))
 
 
 def not_known(evidence: Evidence) -> list[Variant]:

@@ -17,10 +17,10 @@ from functools import partial
 from typing import Any, Protocol
 
 from aot_tune.compile import Variant
+from aot_tune.pipeline.build_time import TuningTurn, expected_seconds, task_of
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.measuring.builder import CompileBatch, Job
 from aot_tune.pipeline.measuring.measure import finalists
-from aot_tune.pipeline.pending import PendingWork, expected_seconds, task_of
 from aot_tune.pipeline.pruning import (
     Resemblances,
     awaited,
@@ -30,7 +30,7 @@ from aot_tune.pipeline.pruning import (
     rank_of,
     to_compile,
 )
-from aot_tune.search.budget import Budget, Gains, Task, most_promising
+from aot_tune.search.budget import Gains, Task, most_promising
 from aot_tune.spec import Operator, Problem
 
 __all__ = ["Constraints", "KnownElsewhere", "TuningPlan"]
@@ -112,13 +112,12 @@ class TuningPlan:
     def __init__(
         self,
         evidences: Sequence[Evidence],
-        pending: PendingWork,
-        turn: Budget,
+        turn: TuningTurn,
         known: KnownElsewhere,
         limits: Constraints,
     ) -> None:
-        self._evidences, self._pending, self._turn, self._known, self._limits = evidences, pending, turn, known, limits
-        self._limited = turn.seconds is not None
+        self._evidences, self._turn, self._known, self._limits = evidences, turn, known, limits
+        self._limited = turn.limited
         self._by_gain = limits.quiet and self._limited
         self._open = [
             _OpenProblem(
@@ -139,7 +138,7 @@ class TuningPlan:
         self._now: set[int] = set()
         self._begun = turn.spent
         self._spent_compiling = self._compiles_since = 0.0
-        self._gains = Gains(pending.durations)
+        self._gains = Gains(turn.durations)
         self._costs: dict[str, dict[str, float]] = {}
         self._verified: set[str] = set()
         self._readied: set[str] = set()
@@ -167,7 +166,7 @@ class TuningPlan:
 
     def batch(self) -> CompileBatch | None:
         """See `WantedWork`."""
-        if self._turn.left <= 0 or self._compiling or self.stops_compiling():
+        if self._turn.over or self._compiling or self.stops_compiling():
             return None
         variants, what = self._next_batch()
         made = [e for e in variants if e.object is not None]  # a probe was compiled before
@@ -227,7 +226,7 @@ class TuningPlan:
         spent = self._turn.spent - self._begun
         if self._most_gainful() is not None and self._spent_compiling > _COMPILING * spent:
             return []
-        each = self._pending.durations.compile(expected_seconds(self._operator(self._left[0]), self._left[0]))
+        each = self._turn.durations.compile(expected_seconds(self._operator(self._left[0]), self._left[0]))
         room = min(_PER_JOB * self._limits.compilers, int(_COMPILING * self._turn.left / each))
         taken = self._taken(self._left[: room or len(self._left)])
         return taken if room else []
@@ -252,7 +251,7 @@ class TuningPlan:
 
     def stops_compiling(self) -> bool:
         """See `WantedWork`: the budget has ended, or the rest of it is needed for races."""
-        return self._limited and (self._turn.left <= 0 or self._races_must_begin())
+        return self._limited and (self._turn.over or self._races_must_begin())
 
     def arrived(self, variant: Variant) -> None:
         """See `WantedWork`. While devices wait for the whole batch, they get it in its order."""
@@ -290,7 +289,7 @@ class TuningPlan:
 
     def job(self, device: Hashable) -> Job | None:
         """See `WantedWork`."""
-        if self._turn.left <= 0:
+        if self._turn.over:
             return None
         if self._limited and (job := self._vouch(device)) is not None:
             return job
@@ -372,7 +371,7 @@ class TuningPlan:
         """How many screens of a problem there is time for before races must begin, the problem's own included."""
         if not self._limited:
             return None
-        durations = self._pending.durations
+        durations = self._turn.durations
         due = (p for p in self._open if p is opened or (self._was_screened(p) and self._is_worth_it(p)))
         left = self._turn.left - self._seconds_of_races(due)
         return max(1, int((left - durations.prepare(opened.task)) / durations.screen(opened.task)))
@@ -381,7 +380,7 @@ class TuningPlan:
         """Candidates that are not passed over because of a similar problem. All of them wait no longer."""
         passed = self._resemblances_of(opened.evidence).pass_over(opened.problem, taken)
         if passed:
-            self._pending.spared(opened.task, len(passed))
+            self._turn.spared(opened.task, len(passed))
         for variant in taken:
             if variant.id in passed:
                 del opened.waiting[variant.id]
@@ -442,7 +441,7 @@ class TuningPlan:
         return opened.problem.id in opened.evidence.fresh and (job is None or job.what != "race")
 
     def _seconds_of_races(self, problems: Iterable[_OpenProblem]) -> float:
-        durations, each = self._pending.durations, 1 / max(self._limits.devices(), 1)
+        durations, each = self._turn.durations, 1 / max(self._limits.devices(), 1)
         seconds = [durations.race(p.task) + durations.prepare(p.task) for p in problems]
         return each * math.fsum(seconds) + (1 - each) * max(seconds, default=0.0)
 
@@ -525,7 +524,7 @@ class TuningPlan:
 
     def _choices(self, opened: _OpenProblem) -> Iterable[tuple[float, float, Callable[[], Job]]]:
         """What can be done about a problem: the gain per second, the seconds, and the job."""
-        durations, chosen = self._pending.durations, opened.waits(generic_too=False)
+        durations, chosen = self._turn.durations, opened.waits(generic_too=False)
         if opened.waiting:
             seconds = durations.screen(opened.task) + durations.prepare(opened.task)
             gain = self._gains.of_screen(opened.task) if chosen else 0.0

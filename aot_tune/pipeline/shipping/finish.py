@@ -220,8 +220,8 @@ def finish(
         measuring=measuring,
         workload=tuple(session.plan.workload.told()),
         operators=tuple(reports),
-        spent=session.spent.rows(),
-        memory=_peaks() if session.spent.rows() else (),
+        spent=session.time.rows(),
+        memory=_peaks() if session.time.rows() else (),
         units=_units(chosen),
         notes=(
             *_remarks(session),

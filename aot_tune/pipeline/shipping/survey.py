@@ -370,8 +370,8 @@ def _seconds(session: Session, measured: float) -> float:
     limit = _SECONDS.get(session.options.effort, math.inf) if session.options.survey is None else math.inf
     if limit < math.inf:
         limit = min(limit, max(_SHARE * measured, _AT_LEAST))
-    if session.budget.seconds is not None:
-        limit = min(limit, _OF_BUDGET * session.budget.seconds, session.budget.left - seconds_after(session))
+    if session.time.budget.seconds is not None:
+        limit = min(limit, _OF_BUDGET * session.time.budget.seconds, session.time.budget.left - seconds_after(session))
     return limit
 
 
@@ -392,7 +392,8 @@ class _Surveying:
     def on(self, devices: list[Device]) -> None:
         """Do it, and say how much there was time for."""
         session = self._session
-        with DevicePool(session, devices) as pool:
+        turn = session.time.turn(session.progress, devices[0].family)
+        with DevicePool(session, devices, turn) as pool:
             WorkBuilder(self, pool, Budget(None), session.progress.now, quiet=True).run()
         self._settle()
         seconds = session.progress.now() - (self._begun or 0.0)
@@ -490,7 +491,7 @@ def _timed(
         except TooLargeError:
             return []  # nobody asked for this shape
         except AotTuneError:
-            if session.budget.left > 0:
+            if session.time.budget.left > 0:
                 raise
     return []
 

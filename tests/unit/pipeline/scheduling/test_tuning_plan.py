@@ -13,13 +13,13 @@ import pytest
 
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.compile import Object, Variant, target_by_name
+from aot_tune.pipeline.build_time import TuningTurn, expected_seconds, task_of
 from aot_tune.pipeline.evidence import Evidence, Proposal
 from aot_tune.pipeline.measuring.builder import Arrived, CompileBatch, CompilersEnded, Event, Job, Measured, WorkBuilder
 from aot_tune.pipeline.measuring.measure import finalists
-from aot_tune.pipeline.pending import PendingWork, task_of
 from aot_tune.pipeline.scheduling.tuning_plan import Constraints, TuningPlan
 from aot_tune.render import Candidate, Rendered
-from aot_tune.search.budget import Budget
+from aot_tune.search.budget import ON_CPU, ON_GPU, Budget, Durations
 from aot_tune.spec import Kernel, Operator, Parameter, Tensor, dims, problem
 from aot_tune.support.errors import BuildError, WorkerError
 from aot_tune.support.progress import Progress
@@ -103,15 +103,15 @@ class Machine:
     def clock(self) -> float:
         return self.now
 
-    def attach(self, pending: PendingWork) -> None:
-        self._pending = pending
+    def attach(self, turn: TuningTurn) -> None:
+        self._turn = turn
 
     # Runner
 
     def compile(self, batch: CompileBatch) -> None:
         self._into, self._arriving = batch.into, set()
         self._note("compile", batch.what, batch.variants)
-        self._pending.compiling()
+        self._since = self.now
         self.linked |= {e.id for e in batch.linked}
         for i, variant in enumerate(batch.variants):
             self._arriving.add(self._at((i // self.compilers + 1) * self.seconds[0], partial(self._arrives, variant)))
@@ -125,7 +125,8 @@ class Machine:
             evidence.has_become(variant.id, made)
         self.linked.add(variant.id)
         owner = next(e for e in self._into if variant.id in e.variants)
-        self._pending.compiled(owner.operator, variant)
+        self._turn.durations.compiled(expected_seconds(owner.operator, variant), self.now - self._since)
+        self._since = self.now
         return Arrived(owner.variants[variant.id])
 
     def _ended(self) -> Event:
@@ -172,12 +173,12 @@ class Machine:
             )  # fmt: skip
             if job.what == "screen":
                 evidence.add_screen(measurement)
-                self._pending.screened(task, seconds / len(job.variants), 0.0, "")
+                self._turn.screened(task, seconds / len(job.variants), 0.0, "")
             else:
                 evidence.add(measurement)
         if job.what == "race":
             evidence.race_done(on.id)
-            self._pending.raced(task, seconds, 0.0)
+            self._turn.raced(task, seconds, 0.0)
         return Measured(device, job)
 
     def interrupt(self) -> None:
@@ -243,15 +244,14 @@ def tune(
         evidence = Evidence(op, target, {})
         evidence.try_too(map(Proposal, variants_of(op, target, count)))
         evidences.append(evidence)
-    turn = Budget(seconds, machine.clock)
-    pending = PendingWork(Progress(io.StringIO(), machine.clock), turn)
-    pending.begin(target.family)
-    machine.attach(pending)
+    budget = Budget(seconds, machine.clock)
+    turn = TuningTurn(Progress(io.StringIO(), machine.clock), Durations(ON_CPU if quiet else ON_GPU), budget)
+    machine.attach(turn)
     limits = Constraints(quiet, machine.compilers, lambda: len(machine.devices))
-    plan = TuningPlan(evidences, pending, turn, machine, limits)
-    builder = WorkBuilder(plan, machine, turn, machine.clock, quiet)
+    plan = TuningPlan(evidences, turn, machine, limits)
+    builder = WorkBuilder(plan, machine, budget, machine.clock, quiet)
     variants = [e for evidence in evidences for e in evidence.variants.values()]
-    pending.expect(evidences, variants)
+    turn.expect(evidences, variants)
     plan.add(variants)
     builder.run()
     plan.least = 0.0
