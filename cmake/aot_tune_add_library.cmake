@@ -246,7 +246,7 @@ macro(_aot_tune_configure)
   elseif(errors)
     message(WARNING "aot_tune_add_library(${target}):\n${errors}")
   endif()
-  include("${directory}/plan.cmake") # sets _aot_tune_inputs, _families, _backends, _link_arguments, _include_folders, _xla_include
+  include("${directory}/plan.cmake") # sets _aot_tune_inputs, _families, _host_flags, _backends, _link_arguments, _include_folders, _xla_include
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_aot_tune_inputs})
 
   # The script holds the paths of this configure's interpreter, which differ between isolated builds. It is not a
@@ -511,14 +511,11 @@ function(_aot_tune_common_properties target)
                NO_SONAME OFF
                UNITY_BUILD OFF
   )
-  set(baseline "")
-  if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$") # also if a project's flags have -march=native
-    set(baseline -march=x86-64 -mtune=generic)
-  endif()
   target_compile_options(
     ${target}
     PRIVATE -O2
-            ${baseline}
+            ${_aot_tune_host_flags} # also if a project's flags have -march=native
+            -mtune=generic
             -fno-rtti
             -fno-exceptions # when Python ends a thread by force, no destructors of a call must run
             -Wall

@@ -1,4 +1,4 @@
-"""The C++ compiler: targets of x86-64 CPUs, flags, and its identity."""
+"""The C++ compiler: targets of CPUs, flags, and its identity."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.compile.device_targets import CPU_TARGETS, cpu_level
+from aot_tune.compile.device_targets import CPU_TARGETS, OTHER_CPUS, cpu_flags, cpu_level
 from aot_tune.compile.diagnostics import SOURCE_NAME, first_error, is_lasting
 from aot_tune.compile.headers import opened_files, search_folders, sought
 from aot_tune.compile.object_files import binutils, failure_of, localize, object_bytes, public_functions
@@ -61,9 +61,6 @@ FLAGS = (
 _LISTING = 4 << 20
 """The most bytes of a list of included files that is kept. In large libraries there are thousands of files."""
 
-_BF16 = ("-mavx512bf16",)
-_MORE = {"bf16": _BF16, "amx": (*_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8")}
-"""Flags for what is above x86-64-v4, in addition to its own."""
 _PROBES = {
     "cpu-x86-64-v4-bf16": "vdpbf16ps %zmm0, %zmm1, %zmm2",
     "cpu-x86-64-v4-amx": "tdpbf16ps %tmm0, %tmm1, %tmm2",
@@ -85,12 +82,12 @@ class CxxToolchain(Toolchain):
         return CxxToolchain(dict(environ), self._cpuinfo)
 
     def targets(self) -> tuple[Target, ...]:
-        """cpu-x86-64 (every x86-64 CPU), its levels v2, v3 and v4, and what is above: v4-bf16 and v4-amx."""
-        return CPU_TARGETS
+        """cpu-aarch64; cpu-x86-64 (every x86-64 CPU), its levels v2, v3 and v4, and what is above: v4-bf16, v4-amx."""
+        return (*OTHER_CPUS, *CPU_TARGETS)
 
     def baselines(self) -> tuple[Target, ...]:
-        """cpu-x86-64."""
-        return CPU_TARGETS[:1]
+        """cpu-x86-64 and cpu-aarch64. A library has that of its machine."""
+        return (CPU_TARGETS[0], *OTHER_CPUS)
 
     def native(self) -> tuple[Target, ...]:
         """The levels that all CPUs of this machine have in full. AMX only counts if the kernel lets programs use it."""
@@ -243,13 +240,7 @@ class CxxToolchain(Toolchain):
 
 
 def _flags(target: Target) -> tuple[str, ...]:
-    return (*FLAGS, *_instructions(target.name))
-
-
-def _instructions(target: str) -> tuple[str, ...]:
-    """The flags that tell the compiler the target."""
-    march, _, more = target.removeprefix("cpu-").partition("-v4-")
-    return (f"-march={march}-v4", *_MORE[more]) if more else (f"-march={march}",)
+    return (*FLAGS, *cpu_flags(target.name))
 
 
 @cache
@@ -257,7 +248,7 @@ def _refusal(target: str, host: Compiler) -> str:
     """Why a compiler cannot make an object with a target's own instructions, or empty. Asked once per driver."""
     with scratch_folder() as folder:
         (Path(folder) / "probe.cpp").write_text(f'asm("{_PROBES[target]}");\n')
-        argv = [*host.command, *_instructions(target), "-c", "probe.cpp", "-o", "probe.o"]
+        argv = [*host.command, *cpu_flags(target), "-c", "probe.cpp", "-o", "probe.o"]
         done = run(argv, folder=Path(folder), environ={**dict(host.environ), "TMPDIR": folder}, timeout=QUERY_SECONDS)
     return first_error(done.output) if done.code != 0 and is_lasting(done.output) else ""
 

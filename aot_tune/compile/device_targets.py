@@ -1,4 +1,4 @@
-"""Targets of x86-64 CPUs and of NVIDIA GPUs: what each may use, what runs it, and which compilers know it."""
+"""Targets of CPUs and of NVIDIA GPUs: what each may use, what runs it, and which compilers know it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ __all__ = [
     "CPU_TARGETS",
     "CUDA_TARGETS",
     "EIGHT_BIT_BASELINE",
+    "OTHER_CPUS",
     "best_targets",
     "check_known",
     "code_flags",
+    "cpu_flags",
     "cpu_level",
     "fits",
 ]
@@ -27,6 +29,9 @@ _LEVELS = (
     (5, "avx512_bf16"),
     (TILES_LEVEL, "amx_tile amx_bf16 amx_int8"),
 )
+_BF16 = ("-mavx512bf16",)
+_MORE = {"bf16": _BF16, "amx": (*_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8")}
+"""Flags for what is above x86-64-v4, in addition to its own."""
 _KIB = 1024
 _MAX_THREADS = 1024
 _REGISTERS = 65536
@@ -39,7 +44,7 @@ _SINCE_OTHERS = "12.8"
 
 def _cpu(name: str, level: int, vector_bytes: int, registers: int, bf16_dot: int = 0, tiles: int = 0) -> Target:
     facts = {"vector_bytes": vector_bytes, "registers": registers, "bf16_dot": bf16_dot, "tiles": tiles}
-    return Target(name=f"cpu-x86-64{name}", family="cpu", level=level, facts=facts)
+    return Target(name=f"cpu-x86-64{name}", family="cpu", level=level, facts=facts, machine="x86_64")
 
 
 CPU_TARGETS = (
@@ -50,6 +55,18 @@ CPU_TARGETS = (
     _cpu("-v4-bf16", 5, 64, 32, bf16_dot=1),
     _cpu("-v4-amx", TILES_LEVEL, 64, 32, bf16_dot=1, tiles=1),
 )
+"""Those of x86-64."""
+OTHER_CPUS = (
+    Target(
+        name="cpu-aarch64",
+        family="cpu",
+        level=1,
+        facts={"vector_bytes": 16, "registers": 32, "bf16_dot": 0, "tiles": 0},
+        machine="aarch64",
+    ),
+)
+"""Every CPU of a machine that libraries are compiled for, and that nothing is measured on."""
+_MARCH = {"cpu-aarch64": "armv8-a"}
 
 
 def cpu_level(cpuinfo: str) -> int:
@@ -116,6 +133,12 @@ def best_targets(levels: Iterable[int]) -> tuple[Target, ...]:
         best = [t for t in able if t.level == highest] or [t for t in (BASELINE,) if t.runs_on(level)]
         by_name |= {t.name: t for t in best}
     return tuple(sorted(by_name.values(), key=lambda t: (t.level, t.name)))
+
+
+def cpu_flags(target: str) -> tuple[str, ...]:
+    """The flags that tell a C++ compiler the target of that name."""
+    march, _, more = _MARCH.get(target, target.removeprefix("cpu-")).partition("-v4-")
+    return (f"-march={march}-v4", *_MORE[more]) if more else (f"-march={march}",)
 
 
 def code_flags(target: Target) -> tuple[str, ...]:

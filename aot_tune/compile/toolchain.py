@@ -351,12 +351,13 @@ def families_of(chain: Toolchain) -> frozenset[str]:
     return frozenset(t.family for t in chain.targets())
 
 
-def generic_targets(targets: Iterable[Target]) -> tuple[Target, ...]:
+def generic_targets(targets: Iterable[Target], machine: str = "x86_64") -> tuple[Target, ...]:
     """What the generic variants of a library for these targets are compiled for, by family and level.
 
-    These are the baselines that a device of some target runs, and the baseline of CPUs, which every library supports.
+    These are the baselines that a device of some target runs, and the baseline of CPUs, which every library supports:
+    that of the `machine` that the library is for.
     """
     wanted = tuple(targets)
     by_name = {t.name: t for chain in toolchains().values() for t in chain.baselines()}
-    needed = [t for t in by_name.values() if t.on_host or any(t.meets(w) for w in wanted)]
+    needed = [t for t in by_name.values() if (t.machine == machine if t.on_host else any(map(t.meets, wanted)))]
     return tuple(sorted(needed, key=lambda t: (t.family, t.level, t.name)))

@@ -106,9 +106,7 @@ def check_coverage(databases: Sequence[OperatorDatabase], operators: Mapping[str
             of_operator = [d for d in of_operator if target.name in d.targets]
             lacks = {d.device.slug: missing_problems(d, wanted, target.name) for d in of_operator}
             least = min(lacks.values(), key=len, default=wanted)
-            older = any(
-                t.family == target.family and t.level > target.level and target.runs_on(t.level) for t in targets
-            )
+            older = any(t.level > target.level and t.meets(target) for t in targets)
             if least and not (older and not of_operator):
                 where = "the records lack" if of_operator else "no record has"
                 yield Finding(

@@ -285,5 +285,6 @@ def _environment(plan: Plan, paths: Paths) -> dict[str, str]:
         "AOT_TUNE_CACHE_TIERS": ";".join(options.cache_tiers),
         "AOT_TUNE_JOBS": str(options.jobs or ""),
         "AOT_TUNE_TEMPLATE_ROOTS": os.pathsep.join(paths.templates),
+        "CXX": paths.cxx,
     }
     return {**os.environ, **{k: v for k, v in given.items() if v}}

@@ -16,23 +16,26 @@ from pathlib import Path
 import msgspec
 
 from aot_tune.bench.devices.family import family
-from aot_tune.compile import families_of, generic_targets, toolchain_for
+from aot_tune.compile import families_of, generic_targets, target_by_name, toolchain_for
+from aot_tune.compile.device_targets import cpu_flags
 from aot_tune.database import OperatorDatabase, deciding, load_databases
 from aot_tune.plan.compile_settings import CompileSettings, check_settings, linked_libraries, of_target
 from aot_tune.plan.options import Options, misspelt, resolve
 from aot_tune.plan.preflight import (
     Machines,
     ThisMachine,
+    caution_of,
     check_answers,
     check_backends,
     check_devices,
     check_epoch,
     check_filter,
     check_kernels,
-    check_machine,
     check_memory,
     idle_kernels,
+    machine_of,
     unchecked,
+    with_compiler,
 )
 from aot_tune.plan.stated_workloads import WorkloadPlan, read_workload
 from aot_tune.plan.wanted_targets import apart, check_instructions, eight_bit_baselines, generic_dtypes, in_order
@@ -115,7 +118,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             f"mode {options.mode}" + ("" if self.may_measure else ", without measuring in an editable install"),
             f"targets {', '.join(self.targets) or 'only the generic variants'}",
             *([f"{self.older} is for older CPUs, {self._of_older()}"] if self.older else []),
-            f"devices {'; '.join(self.devices)}",
+            f"devices {'; '.join(self.devices) or 'none of this machine'}",
             *(f"workload {line}" for line in self.workload.told()),
             f"budget {budget}, effort {options.effort}",
             *([f"executor {options.executor}"] if options.executor != "local" else []),
@@ -190,8 +193,10 @@ def make_plan(
     may_measure = not (environment.get("SKBUILD_STATE") == "editable" and options.mode == "auto")
     deciders = deciding(databases, options.device)
     wanted, older = apart(options, deciders, may_measure=may_measure, best=machines.best())
+    environment = with_compiler(environment, wanted)
+    machine = machine_of(wanted, _compiler_machine(operators.values(), environment))
     targets = wanted if options.mode != "generic" else []
-    baselines = (*generic_targets(wanted), *eight_bit_baselines(operators.values(), wanted))
+    baselines = (*generic_targets(wanted, machine), *eight_bit_baselines(operators.values(), wanted))
     families = sorted({t.family for t in (*baselines, *wanted)})
     check_answers(operators, families)
     operators = {name: workload.plan.stated_for(op, families) for name, op in operators.items()}
@@ -204,9 +209,10 @@ def make_plan(
     toolchains = {b: toolchain_for(b, environment).identity() for b in _backends(operators.values(), families)}
     xla = _xla_include_folder(options.xla_ffi)
     linked = linked_libraries(operators, request.compile, toolchains, environment)
-    check_machine(toolchains.get("cxx", {}).get("machine", ""))
-    notes = [text for text in (left_out, *misspelt(environment), *(family(f).caution for f in families)) if text]
-    devices = machines.devices(options.threads or usable_cores(), families)
+    caution = caution_of(machine, options.mode)
+    devices = [] if caution else machines.devices(options.threads or usable_cores(), families)
+    cautions = (caution, *(family(f).caution for f in families))
+    notes = [text for text in (left_out, *misspelt(environment), *cautions) if text]
     if may_measure and options.mode in ("auto", "tune"):
         notes += machines.check_measuring(targets, toolchains.get("nvcc", {}).get("version", "0.0"), environment)
         check_memory(operators.values(), options.filter, targets, devices, workload.places)
@@ -302,6 +308,13 @@ def _check_environment(options: Options, environment: Mapping[str, str]) -> None
         check_folder(location.root, trusted=location.trusted, writable=location.mode != "ro")
 
 
+def _compiler_machine(operators: Iterable[Operator], environment: Mapping[str, str]) -> str:
+    """What the C++ compiler is for; empty if no kernel needs it."""
+    if all(k.backend != "cxx" for op in operators for k in op.kernels):
+        return ""
+    return toolchain_for("cxx", environment).identity()["machine"]
+
+
 def _backends(operators: Iterable[Operator], families: Sequence[str]) -> list[str]:
     backends = {k.backend for op in operators for k in op.kernels}
     return sorted(b for b in backends if families_of(toolchain_for(b)) & set(families))
@@ -315,6 +328,7 @@ def write_plan(directory: Path, plan: Plan, paths: Paths, files: Sequence[Path])
     (directory / "plan.cmake").write_text(
         f"set(_aot_tune_inputs\n{listed}\n)\n"
         + _cmake_list("families", plan.families)
+        + _cmake_list("host_flags", cpu_flags(next(b for b in plan.baselines if target_by_name(b).on_host)))
         + _cmake_list("backends", plan.toolchains)
         + _cmake_list("link_arguments", paths.link_arguments)
         + _cmake_list("include_folders", paths.include_folders)

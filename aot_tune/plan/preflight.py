@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Protocol
@@ -21,35 +23,103 @@ from aot_tune.support.limits import size_text
 __all__ = [
     "Machines",
     "ThisMachine",
+    "caution_of",
     "check_answers",
     "check_backends",
     "check_devices",
     "check_epoch",
     "check_filter",
     "check_kernels",
-    "check_machine",
     "check_measuring",
     "check_memory",
     "device_families",
     "devices",
     "idle_kernels",
+    "machine_of",
     "unchecked",
+    "with_compiler",
 ]
 
+_GPU_HOST = "x86_64"
+"""The machine that benches run on, and that code for GPUs is launched from."""
 
-def check_machine(machine: str) -> None:
-    """Check which machine the C++ compiler compiles for. Otherwise a kernel's error would blame the kernel.
+
+def with_compiler(environment: Mapping[str, str], wanted: Iterable[Target]) -> Mapping[str, str]:
+    """The environment, with the usual cross compiler as CXX if a CPU target needs one and CXX names none.
 
     Raises:
-        ToolchainError: for a cross compiler, or a compiler for a machine without targets.
+        ToolchainError: when there is no such compiler.
     """
-    if machine and not machine.startswith(("x86_64", "amd64")):
+    machine = next((t.machine for t in wanted if t.on_host), platform.machine())
+    if environment.get("CXX") or machine == platform.machine():
+        return environment
+    name = f"{machine}-linux-gnu-g++"
+    if shutil.which(name, path=environment.get("PATH")) is None:
         raise ToolchainError(
-            f"the C++ compiler is for {machine}",
-            why="kernels for CPUs are compiled for x86-64, and run on the machine that compiles them",
-            fix="set CXX or CMAKE_CXX_COMPILER to a compiler for x86-64, and build there, without a toolchain file for "
-            "another machine",
+            f"no C++ compiler for {machine} found: {name} is not on PATH",
+            why=f"this machine is {platform.machine()}, so another compiler makes the objects",
+            fix=f"install it ({_package(machine)}), or set CXX to a compiler for {machine}",
         )
+    return {**environment, "CXX": name}
+
+
+def machine_of(wanted: Sequence[Target], compiler: str) -> str:
+    """The machine that a library's own code is for, as in `Target.machine`.
+
+    Args:
+        compiler: what the C++ compiler is for. Empty if no kernel is compiled as C++.
+
+    Raises:
+        ToolchainError: for a compiler for a machine without targets, or for another machine than a target's. Otherwise
+            a kernel's error would blame the kernel.
+        OptionError: for GPUs beside a CPU that GPU code is not launched from.
+    """
+    machine = compiler.partition("-")[0].replace("amd64", _GPU_HOST) or _GPU_HOST
+    by_machine = {t.machine: t.name for t in toolchain_for("cxx").baselines()}
+    if machine not in by_machine:
+        raise ToolchainError(
+            f"the C++ compiler is for {compiler}",
+            why=f"kernels for CPUs are compiled for {' and '.join(by_machine)}",
+            fix="set CXX or CMAKE_CXX_COMPILER to a compiler for one of these",
+        )
+    other = next((t for t in wanted if t.on_host and t.machine != machine), None)
+    if other is not None:
+        raise ToolchainError(
+            f"the C++ compiler is for {compiler}, and target {other.name} is for {other.machine}",
+            why="one compiler makes all of a library: kernels for CPUs, and what calls them",
+            fix=f"set CXX or CMAKE_CXX_COMPILER to a compiler for {other.machine}, such as "
+            f"{other.machine}-linux-gnu-g++ ({_package(other.machine)}), or name a target of {machine}: "
+            f"AOT_TUNE_TARGETS={by_machine[machine]}",
+        )
+    gpus = [t.name for t in wanted if not t.on_host]
+    if gpus and machine != _GPU_HOST:
+        raise OptionError(
+            f"targets {', '.join(gpus)}: the C++ compiler is for {compiler}",
+            why=f"code for GPUs is launched by code for {_GPU_HOST}",
+            fix=f"leave them out, AOT_TUNE_TARGETS={by_machine[machine]}, or set CXX to a compiler for {_GPU_HOST}",
+        )
+    return machine
+
+
+def caution_of(machine: str, mode: str) -> str:
+    """What a build for a machine must say that nothing is measured on. Empty for others.
+
+    Raises:
+        BuildError: when the mode asks for measurements.
+    """
+    if machine == _GPU_HOST:
+        return ""
+    if mode == "tune":
+        raise BuildError(
+            f"AOT_TUNE_MODE=tune: nothing is measured on {machine}",
+            why=f"benches run on {_GPU_HOST} alone",
+            fix="use the mode auto or replay, where records decide and else the generic variants serve; or generic",
+        )
+    return f"{machine} targets: nothing is measured on such CPUs, and no variant is verified before it ships"
+
+
+def _package(machine: str) -> str:
+    return f"Debian's package g++-{machine.replace('_', '-')}-linux-gnu"
 
 
 def check_epoch(environment: Mapping[str, str]) -> None:

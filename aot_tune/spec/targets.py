@@ -56,6 +56,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     `last` is the highest level of a device that runs the target; 0 is no limit. An NVIDIA GPU runs only machine code of
     its own generation: `cuda-sm_80` ends at 89, `cuda-sm_90a` at 90.
+
+    `machine` is the first word of what a C++ compiler for the target says to `-dumpmachine`, such as `aarch64`. Empty
+    for GPUs.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     level: int
     facts: dict[str, int] = {}
     last: int = 0
+    machine: str = ""
 
     @property
     def on_host(self) -> bool:
@@ -76,7 +80,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     def meets(self, other: Target) -> bool:
         """Whether one device may run both this target and another."""
         lowest = max(self.level, other.level)
-        return self.family == other.family and self.runs_on(lowest) and other.runs_on(lowest)
+        alike = (self.family, self.machine) == (other.family, other.machine)
+        return alike and self.runs_on(lowest) and other.runs_on(lowest)
 
 
 @dataclass(frozen=True)

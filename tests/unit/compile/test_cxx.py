@@ -96,7 +96,7 @@ def test_resources_and_includes(tmp_path: Path) -> None:
 def test_the_target_decides_the_instructions(tmp_path: Path) -> None:
     source = f"{LAUNCH} void f(float* x) {{ for (int i = 0; i < 1024; ++i) x[i] = x[i] * 3.0f + 1.0f; }}\n"
     listing = {}
-    for target in toolchain_for("cxx").targets():
+    for target in (t for t in toolchain_for("cxx").targets() if t.machine == "x86_64"):
         out = tmp_path / f"{target.name}.o"
         assert toolchain_for("cxx").compile(source, target, out, 60).status == "ok"
         listing[target.level] = subprocess.check_output(["objdump", "-d", str(out)], text=True)
