@@ -7,12 +7,16 @@ import fcntl
 import logging
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
 from aot_tune.compile import ObjectCache, target_by_name, toolchain_for
 from aot_tune.compile.object_cache import prune
+from aot_tune.database import MeasurementStore
+from aot_tune.spec import problem
 from aot_tune.support.errors import CacheError
 
 TARGET = target_by_name("cpu-x86-64")
@@ -51,14 +55,19 @@ def no_locks(*_arguments: object) -> None:
     raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
 
-def no_locks_of_old(*_arguments: object) -> None:
-    raise NotImplementedError
-
-
-@pytest.mark.parametrize("answer", [no_locks, no_locks_of_old])
-def test_a_disk_without_locks(tmp_path: Path, make_rendered, caplog, monkeypatch, answer) -> None:
-    cache = ObjectCache(tmp_path / "c", toolchain_for("cxx"))
-    monkeypatch.setattr(fcntl, "flock", answer)
+def test_a_disk_without_locks(tmp_path: Path, make_rendered, caplog, monkeypatch) -> None:
+    """It is told at once: filelock waits only for a lock that another process holds."""
+    cache, store = ObjectCache(tmp_path / "c", toolchain_for("cxx")), MeasurementStore(tmp_path / "c")
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    device, policy, begun = Device(family="cpu", name="n", slug="s", identity={}), Policy(), time.monotonic()
+    store.operator("gemm", "contract", device, policy).put(
+        Measurement(
+            candidate="a", code="b", problem=problem(M=1), device=device.digest, policy=policy.digest, status="ok"
+        )
+    )
+    assert store.root is None
+    assert "measurements are not kept" in caplog.text
+    assert time.monotonic() - begun < 10
     with caplog.at_level(logging.WARNING, "aot_tune"):
         found = [cache.get(make_rendered(n), TARGET) for n in (1, 2)]
         prune(tmp_path / "c", every=0.0)
