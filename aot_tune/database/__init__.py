@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aot_tune.database.files import database_path, load_database, load_databases, save_database
 from aot_tune.database.format import decode, encode
-from aot_tune.database.identity import operator_digest, problem_key
+from aot_tune.database.identity import operator_digest
 from aot_tune.database.match import (
     Match,
     deciding,
@@ -47,7 +47,6 @@ __all__ = [
     "missing_problems",
     "nearest_databases",
     "operator_digest",
-    "problem_key",
     "save_database",
     "told_ties",
     "update",

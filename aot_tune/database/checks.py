@@ -11,7 +11,7 @@ import msgspec
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Policy, is_baseline
 from aot_tune.compile import families_of, target_by_name, toolchain_for
-from aot_tune.database.identity import operator_digest, problem_key
+from aot_tune.database.identity import operator_digest
 from aot_tune.database.match import missing_problems
 from aot_tune.database.records import OperatorDatabase
 from aot_tune.render import Candidate, resolved
@@ -129,19 +129,19 @@ def check_settled(database: OperatorDatabase, operator: Operator, shapes: int) -
     Args:
         shapes: how many of each kind of calls a survey has. On a CPU it has what fits into its time, so none is due.
     """
-    settled = {problem_key(m.problem) for m in database.measurements if m.final and not is_baseline(m.candidate)}
-    beside = {problem_key(m.problem) for m in database.measurements if m.final and is_baseline(m.candidate)}
+    settled = {m.problem.key for m in database.measurements if m.final and not is_baseline(m.candidate)}
+    beside = {m.problem.key for m in database.measurements if m.final and is_baseline(m.candidate)}
     named = (t for name in database.targets if _has_own(database, name) and (t := _target(name)) is not None)
     best = max(named, key=lambda t: (t.level, t.name), default=None)
     wanted = [] if best is None else with_a_choice(operator, best)
     raced = settled & beside if database.baselines else settled
-    if unraced := [p for p in wanted if problem_key(p) not in raced]:
+    if unraced := [p for p in wanted if p.key not in raced]:
         yield Finding(f"it has no race on {_problems(unraced, wanted)}", _COMPLETE, wrong=False)
     if not family(database.device.family).on_host:
         drawn = survey_shapes(operator, database.device.family, shapes)
-        in_survey = {problem_key(s.problem) for s in database.survey}
+        in_survey = {s.problem.key for s in database.survey}
         surveyed = [*wanted, *(p for group in drawn.values() for p in group)]
-        if unknown := [p for p in surveyed if problem_key(p) not in in_survey]:
+        if unknown := [p for p in surveyed if p.key not in in_survey]:
             yield Finding(f"its survey lacks {_problems(unknown, surveyed, 'shapes')}", _COMPLETE, wrong=False)
 
 

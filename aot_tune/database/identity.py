@@ -1,4 +1,4 @@
-"""What a measurement depends on beside its object: the problem, and what the operator promises.
+"""What a measurement depends on beside its object and problem: what the operator promises.
 
 A reference counts as text that is the same under every version of Python.
 """
@@ -17,19 +17,14 @@ from collections.abc import Callable, Iterable, Mapping
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from aot_tune.spec import Compute, Drawn, Expr, Operator, Problem
+from aot_tune.spec import Compute, Drawn, Expr, Operator
 from aot_tune.spec.tensors import DEFAULT_TOLERANCE
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.installed_paths import is_installed
 
-__all__ = ["operator_digest", "own_sources", "problem_key", "used_elsewhere"]
+__all__ = ["operator_digest", "own_sources", "used_elsewhere"]
 
 _PLAIN = (bool, int, float, complex, str, bytes, range, type(None), type(...))
-
-
-def problem_key(problem: Problem) -> str:
-    """Equal for equal problems, whatever the order in which their dims were written."""
-    return problem.key
 
 
 def operator_digest(operator: Operator) -> str:

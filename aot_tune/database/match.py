@@ -13,7 +13,6 @@ import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
 from aot_tune.compile.device_targets import cpu_level
-from aot_tune.database.identity import problem_key
 from aot_tune.database.records import OperatorDatabase
 from aot_tune.spec import Config, Kernel, Operator, Problem
 from aot_tune.support.digests import canonical_digest
@@ -59,10 +58,10 @@ def match_measurements(
     fits = (database.device.digest, database.policy_digest, database.contract) == (device, policy, contract)
     same = {c.id for c in database.candidates if fits and c.code and c.code == codes.get(c.id)}
     valid = {m.candidate for m in database.measurements if m.candidate in same or (fits and is_baseline(m.candidate))}
-    broken = {(m.race, problem_key(m.problem)) for m in database.measurements if m.candidate not in valid}
+    broken = {(m.race, m.problem.key) for m in database.measurements if m.candidate not in valid}
     match = Match([], [])
     for m in database.measurements:
-        alone = m.race is not None and (m.race, problem_key(m.problem)) in broken
+        alone = m.race is not None and (m.race, m.problem.key) in broken
         if m.candidate not in valid or (alone and not m.screen):
             match.refused.append(m)
         else:
@@ -75,8 +74,8 @@ def missing_problems(database: OperatorDatabase | None, problems: Iterable[Probl
     if database is None:
         return list(problems)
     of_target = {c.id for c in database.candidates if c.candidate.target == target}
-    measured = {problem_key(m.problem) for m in database.measurements if m.status == "ok" and m.candidate in of_target}
-    return [p for p in problems if problem_key(p) not in measured]
+    measured = {m.problem.key for m in database.measurements if m.status == "ok" and m.candidate in of_target}
+    return [p for p in problems if p.key not in measured]
 
 
 def deciding(databases: Sequence[OperatorDatabase], patterns: Sequence[str]) -> list[OperatorDatabase]:
@@ -173,7 +172,7 @@ def recorded_rows(
     screened: dict[str, dict[str, float]] = {}
     others: dict[str, float] = {}
     for m in database.measurements:
-        problem = workload.get(problem_key(m.problem))
+        problem = workload.get(m.problem.key)
         if problem is None or m.ns is None or m.status != "ok":
             continue
         if is_baseline(m.candidate):

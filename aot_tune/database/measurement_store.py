@@ -33,7 +33,6 @@ from aot_tune.database.groups import (
     read_groups,
     subject_of,
 )
-from aot_tune.database.identity import problem_key
 from aot_tune.database.record_lines import SCHEMA, CandidateLine, MeasurementLine
 from aot_tune.database.records import CandidateRecord
 from aot_tune.spec import Problem
@@ -354,8 +353,6 @@ class MeasurementStore:
                 return
             except Timeout:
                 why = "another process holds its lock"
-            except NotImplementedError:  # some versions of filelock raise this where the disk has no locks
-                why = os.strerror(errno.ENOLCK)
             except OSError as error:
                 if error.errno not in DISK_ERRORS:
                     raise
@@ -423,7 +420,7 @@ def compact_store(location: CacheLocation) -> None:
                 _Text(path, head, trusted=location.trusted).compact(location.root / TEMPORARIES)
         except DatabaseError:  # of another version; or its head is damaged, and goes once something is added
             continue
-        except (OSError, NotImplementedError, CorruptError, CacheError) as error:
+        except (OSError, CorruptError, CacheError) as error:
             _log.warning("%s stays as it is: %s", path, error)
 
 
@@ -478,7 +475,7 @@ class OperatorStore:
         self._save(list(measurements), variants, raced=True)
 
     def _save(self, measurements: Sequence[Measurement], variants: Iterable[Variant], *, raced: bool) -> None:
-        if len({problem_key(m.problem) for m in measurements}) != 1:
+        if len({m.problem.key for m in measurements}) != 1:
             raise ValueError("what is stored at once must be on one problem")
         lines = tuple(map(self._line, measurements))
         codes = {(m.candidate, m.code) for m in measurements}

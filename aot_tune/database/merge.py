@@ -7,13 +7,12 @@ only is taken over.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, is_baseline
-from aot_tune.database.identity import problem_key
 from aot_tune.database.records import CandidateRecord, OperatorDatabase, SurveyedShape, canonical_database
 from aot_tune.spec import Problem
 from aot_tune.support.digests import canonical
@@ -34,29 +33,23 @@ def update(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase
     """
     if difference(older, newer):
         return newer
-    before = {c.id: c for c in older.candidates}
-    candidates = before | {c.id: c for c in newer.candidates}
-    same = {n for n, c in before.items() if c.code == candidates[n].code}
+    before = {c.id: c.code for c in older.candidates}
+    other = {c.id for c in newer.candidates if before.get(c.id, c.code) != c.code}
     fresh = {_at(m): m.race for m in newer.measurements}
-    kept = [m for m in older.measurements if _stands(m, same) and _at(m) not in fresh]
+    kept = [m for m in older.measurements if m.candidate not in other and _at(m) not in fresh]
     left = {id(m) for m in kept}
     lost = {
-        (m.race or "", problem_key(m.problem))
+        (m.race or "", m.problem.key)
         for m in older.measurements
         if id(m) not in left and fresh.get(_at(m)) != m.race  # otherwise the same race is there again
     }
-    merged = [_without_race(m, lost) for m in kept]
-    return canonical_database(
-        msgspec.structs.replace(
-            newer,
-            toolchains=older.toolchains | newer.toolchains,
-            baselines=older.baselines | newer.baselines,
-            candidates=tuple(candidates.values()),
-            problems=_union(newer.problems, older.problems),
-            measurements=(*newer.measurements, *(m for m in merged if m is not None)),
-            survey=_both(older.survey, newer.survey, same),
-            opening=older.opening and newer.opening,  # what one of them searched is there
-        )
+    whole = tuple(m for m in (_without_race(m, lost) for m in kept) if m is not None)
+    joined = _joined(None, msgspec.structs.replace(older, measurements=whole), newer, _newer)
+    return msgspec.structs.replace(
+        joined,
+        device=newer.device,
+        policy=newer.policy,
+        opening=older.opening and newer.opening,  # what one of them searched is there
     )
 
 
@@ -85,9 +78,9 @@ def measured_before(older: OperatorDatabase, newer: OperatorDatabase) -> Operato
     """
     kernels = {c.id: (c.candidate.kernel, c.candidate.target) for c in (*older.candidates, *newer.candidates)}
     again = {kernels[m.candidate] for m in newer.measurements if m.candidate in kernels}
-    problems = {problem_key(m.problem) for m in newer.measurements}
+    problems = {m.problem.key for m in newer.measurements}
     kept = tuple(
-        m for m in older.measurements if kernels.get(m.candidate) not in again or problem_key(m.problem) not in problems
+        m for m in older.measurements if kernels.get(m.candidate) not in again or m.problem.key not in problems
     )
     empty = {m.candidate for m in older.measurements} - {m.candidate for m in kept}
     return without(msgspec.structs.replace(older, measurements=kept), empty)
@@ -108,15 +101,11 @@ def difference(older: OperatorDatabase, newer: OperatorDatabase) -> str:
 
 
 def _at(m: Measurement) -> tuple[str, str]:
-    return problem_key(m.problem), m.candidate
-
-
-def _stands(m: Measurement, same: set[str]) -> bool:
-    return is_baseline(m.candidate) or m.candidate in same
+    return m.problem.key, m.candidate
 
 
 def _without_race(m: Measurement, lost: set[tuple[str, str]]) -> Measurement | None:
-    if m.race is None or (m.race, problem_key(m.problem)) not in lost:
+    if m.race is None or (m.race, m.problem.key) not in lost:
         return m
     return msgspec.structs.replace(m, final=None, race=None) if m.screen or m.status != "ok" else None
 
@@ -126,20 +115,8 @@ def _shared(one: dict[str, str], two: dict[str, str]) -> tuple[dict[str, str], d
     return {n: one[n] for n in names}, {n: two[n] for n in names}
 
 
-def _both(older: Iterable[SurveyedShape], newer: Iterable[SurveyedShape], same: set[str]) -> tuple[SurveyedShape, ...]:
-    """All shapes of both. From the older one, only times of candidates whose code is the same."""
-    shapes = {s.problem.id: s for s in newer}
-    for shape in older:
-        ns = {c: time for c, time in shape.ns.items() if c in same}
-        new = shapes.get(shape.problem.id)
-        shapes[shape.problem.id] = msgspec.structs.replace(shape, ns=ns if new is None else ns | new.ns)
-    return tuple(shapes.values())
-
-
-def _union(first: Iterable[Problem], second: Iterable[Problem]) -> tuple[Problem, ...]:
-    problems = {problem_key(p): p for p in second}
-    problems |= {problem_key(p): p for p in first}
-    return tuple(problems.values())
+def _newer(_one: V, two: V) -> V:
+    return two
 
 
 def join(one: OperatorDatabase, two: OperatorDatabase) -> OperatorDatabase:
@@ -185,26 +162,32 @@ def other_toolchains(one: OperatorDatabase, two: OperatorDatabase) -> list[str]:
     return sorted(b for b in shared if one.toolchains[b] != two.toolchains[b])
 
 
-def _joined(base: OperatorDatabase | None, one: OperatorDatabase, two: OperatorDatabase) -> OperatorDatabase:
+def _joined(
+    base: OperatorDatabase | None,
+    one: OperatorDatabase,
+    two: OperatorDatabase,
+    always: Callable[[Any, Any], Any] | None = None,
+) -> OperatorDatabase:
+    """Both together. Where they differ, `always` decides if it is given, or else a rule for each kind of thing."""
     _check_comparable(base, one, two)
     sides = (base, one, two)
     baselines = _picked([{} if d is None else d.baselines for d in sides], max)
-    candidates = _candidates(sides)
+    candidates = _candidates(sides, always)
     codes = {i: c.code for i, c in candidates.items()}
     codes |= {f"{BASELINE}{name}": version for name, version in baselines.items()}
-    measured = _picked([_measured(d, codes) for d in sides], lambda a, b: max(a, b, key=rank))
-    surveyed = _picked([_surveyed(d, codes) for d in sides], min)
+    measured = _picked([_measured(d, codes) for d in sides], always or (lambda a, b: max(a, b, key=rank)))
+    surveyed = _picked([_surveyed(d, codes) for d in sides], always or min)
     spelled = (s.problem for d in (one, two) for s in d.survey)
-    shapes = {problem_key(p): p for p in sorted(spelled, key=lambda p: p.id, reverse=True)}
+    shapes = {p.key: p for p in sorted(spelled, key=lambda p: p.id, reverse=True)}
     times: dict[str, dict[str, float]] = {}
     for (key, candidate), ns in surveyed.items():
         times.setdefault(key, {})[candidate] = ns
-    problems = _picked([_problems(d) for d in sides], lambda a, b: min(a, b, key=lambda p: p.id))
-    toolchains = _picked([{} if d is None else d.toolchains for d in sides], lambda a, b: max(a, b, key=_version))
+    problems = _picked([_problems(d) for d in sides], always or (lambda a, b: min(a, b, key=lambda p: p.id)))
+    versions = [{} if d is None else d.toolchains for d in sides]
     return canonical_database(
         msgspec.structs.replace(
             max(one, two, key=lambda d: canonical([d.device, d.policy])),
-            toolchains=toolchains,
+            toolchains=_picked(versions, always or (lambda a, b: max(a, b, key=_version))),
             baselines=baselines,
             candidates=tuple(candidates.values()),
             problems=tuple(problems.values()),
@@ -252,6 +235,7 @@ def _check_comparable(base: OperatorDatabase | None, one: OperatorDatabase, two:
 
 def _candidates(
     sides: tuple[OperatorDatabase | None, OperatorDatabase, OperatorDatabase],
+    always: Callable[[Any, Any], Any] | None,
 ) -> dict[str, CandidateRecord]:
     apart: list[CandidateRecord] = []
 
@@ -260,7 +244,7 @@ def _candidates(
             apart.append(a)
         return max(a, b, key=lambda c: (c.status == "ok", canonical(c)))
 
-    candidates = _picked([{} if d is None else {c.id: c for c in d.candidates} for d in sides], both)
+    candidates = _picked([{} if d is None else {c.id: c for c in d.candidates} for d in sides], always or both)
     if apart:
         kernels = sorted({c.candidate.kernel for c in apart})
         listed = ", ".join(kernels[:_SHOWN]) + (", ..." if len(kernels) > _SHOWN else "")
@@ -279,7 +263,7 @@ def _measured(database: OperatorDatabase | None, codes: Mapping[str, str]) -> di
     if database is None:
         return {}
     return {
-        (problem_key(m.problem), m.candidate): m
+        (m.problem.key, m.candidate): m
         for m in database.measurements
         if codes.get(m.candidate) == _code_of(database, m)
     }
@@ -294,14 +278,14 @@ def _surveyed(database: OperatorDatabase | None, codes: Mapping[str, str]) -> di
     if database is None:
         return {}
     same = {c.id for c in database.candidates if codes.get(c.id) == c.code}
-    return {(problem_key(s.problem), c): ns for s in database.survey for c, ns in s.ns.items() if c in same}
+    return {(s.problem.key, c): ns for s in database.survey for c, ns in s.ns.items() if c in same}
 
 
 def _problems(database: OperatorDatabase | None) -> dict[str, Problem]:
     if database is None:
         return {}
     every: Collection[Problem] = (*database.problems, *(m.problem for m in database.measurements))
-    return {problem_key(p): p for p in every}
+    return {p.key: p for p in every}
 
 
 def _version(toolchain: Mapping[str, str]) -> tuple[list[int], bytes]:

@@ -11,7 +11,6 @@ import msgspec
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy, is_baseline
 from aot_tune.compile.toolchain import CompileStatus, measured_code
 from aot_tune.compile.variant import Variant
-from aot_tune.database.identity import problem_key
 from aot_tune.render import Candidate
 from aot_tune.spec import Problem
 from aot_tune.support.digests import canonical
@@ -157,8 +156,8 @@ def canonical_database(database: OperatorDatabase) -> OperatorDatabase:
     Raises:
         DatabaseError: naming the operator and the measurement that does not fit.
     """
-    problems = {problem_key(m.problem): m.problem for m in database.measurements}
-    problems |= {problem_key(p): p for p in database.problems}
+    problems = {m.problem.key: m.problem for m in database.measurements}
+    problems |= {p.key: p for p in database.problems}
     candidates = {c.id: c for c in database.candidates}
     if len(candidates) != len(database.candidates):
         raise DatabaseError(f"database of {database.operator!r}: a candidate is listed twice")
@@ -166,7 +165,7 @@ def canonical_database(database: OperatorDatabase) -> OperatorDatabase:
     identity = database.device.digest, database.policy_digest
     measurements: dict[tuple[str, str], Measurement] = {}
     for measurement in database.measurements:
-        problem = problems[problem_key(measurement.problem)]
+        problem = problems[measurement.problem.key]
         at = (problem.id, measurement.candidate)
         where = f"database of {database.operator!r}: {measurement.candidate} on '{problem.id}'"
         if at in measurements:

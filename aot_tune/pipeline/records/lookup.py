@@ -24,7 +24,6 @@ from aot_tune.database import (
     missing_problems,
     nearest_databases,
     operator_digest,
-    problem_key,
     without,
 )
 from aot_tune.database.checks import in_space
@@ -61,20 +60,20 @@ class Known:
     """Measurements of a database by candidate and problem."""
 
     def __init__(self, measurements: Sequence[Measurement] = (), refused: Iterable[Measurement] = ()) -> None:
-        self._refused = {(m.candidate, problem_key(m.problem)) for m in refused}
-        self._by: dict[tuple[str, str], Measurement] = {(m.candidate, problem_key(m.problem)): m for m in measurements}
+        self._refused = {(m.candidate, m.problem.key) for m in refused}
+        self._by: dict[tuple[str, str], Measurement] = {(m.candidate, m.problem.key): m for m in measurements}
         self._baselines: dict[str, list[Measurement]] = {}
         for m in measurements:
             if is_baseline(m.candidate):
-                self._baselines.setdefault(problem_key(m.problem), []).append(m)
+                self._baselines.setdefault(m.problem.key, []).append(m)
 
     def find(self, candidate: str, problem: Problem) -> Measurement | None:
         """The measurement of a candidate on a problem."""
-        return self._by.get((candidate, problem_key(problem)))
+        return self._by.get((candidate, problem.key))
 
     def baselines(self, problem: Problem) -> list[Measurement]:
         """The measurements of baselines on a problem."""
-        return self._baselines.get(problem_key(problem), [])
+        return self._baselines.get(problem.key, [])
 
     def give(self, evidence: Evidence) -> int:
         """Add the known measurements that the evidence lacks. Returns how many were added.
@@ -101,7 +100,7 @@ class Known:
         tried = {candidate for candidate, _ in self._by}
         raced = {key for (candidate, key), m in self._by.items() if m.final and not is_baseline(candidate)}
         for problem in sorted(evidence.workload, key=partial(rank_of, evidence.operator)):
-            key = problem_key(problem)
+            key = problem.key
             lacking = (e for e in evidence.tried(problem) if not evidence.has(e, problem))
             missing = [e for e in lacking if (e.candidate.id, key) not in self._refused]
             if key in raced:
@@ -219,16 +218,16 @@ def recalled(
     """
     brief = target == session.older
     evidence = Evidence(operator, target, variants, brief=brief)
-    workload = {problem_key(p): p for p in evidence.workload}
+    workload = {p.key: p for p in evidence.workload}
     for measurement in database.measurements:
         variant = evidence.variants.get(measurement.candidate)
         subject = is_baseline(measurement.candidate) or (
             variant is not None and evidence.meant_for(variant, measurement.problem)
         )
         failed = measurement.status not in ("ok", "skipped")  # also on a survey's shape
-        if subject and (failed or problem_key(measurement.problem) in workload):
+        if subject and (failed or measurement.problem.key in workload):
             _refuse_implausible(operator, database, measurement)
-            evidence.add(_of_problem(measurement, workload.get(problem_key(measurement.problem), measurement.problem)))
+            evidence.add(_of_problem(measurement, workload.get(measurement.problem.key, measurement.problem)))
     evidence.survey_on(database.device)
     if not brief or _surveyed(database, target):
         evidence.add_survey((shape.problem, shape.ns) for shape in database.survey)

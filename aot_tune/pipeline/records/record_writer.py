@@ -27,7 +27,7 @@ from aot_tune.database import (
     update,
     without,
 )
-from aot_tune.database.checks import in_space
+from aot_tune.database.checks import gone, other_sources
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.loaded_operators import baseline_versions
 from aot_tune.pipeline.records.lookup import render_again
@@ -35,7 +35,7 @@ from aot_tune.pipeline.session import Session
 from aot_tune.render import Candidate
 from aot_tune.spec import Operator
 from aot_tune.spec.load_operators import load_operator
-from aot_tune.support.errors import DatabaseError, RenderError, SpecError
+from aot_tune.support.errors import DatabaseError
 from aot_tune.support.storage import TEMPORARIES, cache_location, new_temporary, put_folder
 
 __all__ = [
@@ -133,54 +133,38 @@ def databases_of(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
             database = database_of(session, operator, evidences, device)
             if database is not None:
                 same = [d for d in session.databases if d.operator == name and d.device.digest == device.digest]
-                if same:  # the session's operator lacks kernels of backends that are not installed
-                    rest = _untried_sources(session, operator, sources, same[0])
-                    older = _of_this_tree(load_operator(Path(operator.folder)), sources | rest, same[0])
+                if same:
+                    older = _of_this_tree(session, operator, sources, same[0])
                     again = session.options.mode == "tune"
                     database = update(measured_before(older, database) if again else older, database)
                 yield database
 
 
-def _untried_sources(
+def _of_this_tree(
     session: Session, operator: Operator, sources: Mapping[str, str], recorded: OperatorDatabase
-) -> dict[str, str]:
-    """Digests of the sources that the recorded candidates which this build did not try are rendered to.
+) -> OperatorDatabase:
+    """A committed record without the candidates that the tree no longer gives, or whose source it gives otherwise.
 
-    A replay renders them all. It refuses a record with another source, or with a kernel that is not for its target.
+    A replay renders all, also those that this build did not try. It refuses a record with another source, or with a
+    kernel that is not for its target. `sources` has the digests of what this build tried.
     """
-    kernels = {k.name: k for k in operator.kernels}
-    digests = {}
-    for record in recorded.candidates:
-        if record.id in sources:
-            continue
-        candidate = record.candidate
-        tried = candidate.target in session.plan.targets and candidate.backend in session.plan.toolchains
-        tried = tried and candidate.kernel not in operator.left_out
-        if tried and candidate.kernel not in kernels:  # a Triton function for no target of this build
-            digests[record.id] = ""
-        if not _may_be_of(operator, candidate):
-            continue
-        try:
-            digests[record.id] = render_again(session, operator, candidate).digest
-        except SpecError:  # this build has not read the Triton function
-            continue
-        except RenderError:  # the template's configs have changed
-            digests[record.id] = ""
-    return digests
+
+    def render(operator: Operator, candidate: Candidate) -> str:
+        return sources.get(candidate.id) or render_again(session, operator, candidate).digest
+
+    changed, _ = other_sources(recorded, operator, render)
+    kernels = {k.name for k in operator.kernels}
+    no_kernel = {c.id for c in recorded.candidates if c.candidate.kernel not in kernels}
+    read = {c.id for c in recorded.candidates if _is_read(session, operator, c.candidate)}
+    declared = load_operator(Path(operator.folder))  # the session's lacks kernels of backends that are not installed
+    return without(recorded, {*changed, *(no_kernel & read), *gone(recorded, declared)})
 
 
-def _of_this_tree(operator: Operator, sources: Mapping[str, str], recorded: OperatorDatabase) -> OperatorDatabase:
-    """A committed record without the candidates that the operator's kernels can no longer give.
-
-    Candidates with another source than here are dropped too; `sources` has the digests of what is rendered here.
-    Configs from a vendor's library or a function's autotuner are not known here, and stay.
-    """
-    gone = {c.id for c in recorded.candidates if sources.get(c.id, c.source) != c.source}
-    return without(recorded, gone | {c.id for c in recorded.candidates if not _may_be_of(operator, c.candidate)})
-
-
-def _may_be_of(operator: Operator, candidate: Candidate) -> bool:
-    return any(k.name == candidate.kernel for k in operator.kernels) and in_space(operator, candidate)
+def _is_read(session: Session, operator: Operator, candidate: Candidate) -> bool:
+    """Whether this build would have the candidate's kernel. It lacks Triton functions for other targets only."""
+    plan = session.plan
+    tried = candidate.target in plan.targets and candidate.backend in plan.toolchains
+    return tried and candidate.kernel not in operator.left_out
 
 
 def database_of(
@@ -289,7 +273,9 @@ def write_records(
         DatabaseError: when a file in `directory` is not a database, or one cannot be written.
     """
     existing = {_key(d): d for d in load_databases(directory)} if directory.is_dir() else {}
-    existing = {k: _of_space(d, operators.get(d.operator)) for k, d in existing.items()}
+    for key, database in existing.items():
+        if database.operator in operators:
+            existing[key] = without(database, gone(database, operators[database.operator]))
     merged = [update(existing[_key(d)], d) if _key(d) in existing else d for d in fresh]
     return {save_database(directory, d): d for d in merged}
 
@@ -302,17 +288,6 @@ def _operators(folder: Path, names: Collection[str]) -> dict[str, Operator]:
             if name not in operators and (root / name / "operator.py").is_file():
                 operators[name] = load_operator(root / name)
     return operators
-
-
-def _of_space(database: OperatorDatabase, operator: Operator | None) -> OperatorDatabase:
-    """A record without the candidates of kernels and configs that its operator no longer has."""
-    if operator is None:
-        return database
-    kernels = {k.name for k in operator.kernels}
-    gone = [
-        c.id for c in database.candidates if c.candidate.kernel not in kernels or not in_space(operator, c.candidate)
-    ]
-    return without(database, gone)
 
 
 def _newest(recorded: Path, library: str, directory: Path) -> Path | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
 from aot_tune.compile import Variant
-from aot_tune.database import OperatorDatabase, nearest_databases, operator_digest, problem_key
+from aot_tune.database import OperatorDatabase, nearest_databases, operator_digest
 from aot_tune.database.checks import in_space
 from aot_tune.database.match import recorded_rows
 from aot_tune.pipeline.evidence import Evidence, Proposal
@@ -278,7 +278,7 @@ def _opening(session: Session, evidence: Evidence, device: Device) -> Opening | 
     near = nearest_databases(session.databases, operator.name, device)
     if any(not d.opening and _holds_here(session, d, operator, target, device) for d in near):
         return None
-    workload = {problem_key(p): p.id for p in evidence.workload}
+    workload = {p.key: p.id for p in evidence.workload}
     proposals: list[Proposal] = []
     first: dict[str, str] = {}
     outrun: set[str] = set()
