@@ -25,11 +25,7 @@ LEFT = (
     ("changes_omp_threads", "failed", r"^it changes OpenMP's number of threads \(2, now 1\)"),
     ("changes_arithmetic_of_helpers", "failed", r"^it changes how 1 of OpenMP's threads computes in floating point"),
     ("rounds", "wrong-result", r"the thread that called it rounds in another direction from then on"),
-    (
-        "flushes",
-        "wrong-result",
-        r"the thread that called it treats denormal numbers differently from then on",
-    ),
+    ("flushes", "wrong-result", r"the thread that called it treats denormal numbers differently from then on"),
     ("leaves_spinning", "leaves-threads", r"^leaves 2 threads that run on after it returned"),
     ("leaves_sleeping", "leaves-threads", r"^leaves 1 thread in "),
     ("many_files", "too-much-disk", r"^its files take \d+ MiB, but only 256 are allowed in "),

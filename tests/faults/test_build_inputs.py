@@ -139,10 +139,7 @@ def test_duplicate_operator(project: Project) -> None:
 
 OPTIONS: dict[str, tuple[str, list[str]]] = {
     "unknown mode": ("AOT_TUNE_MODE=replya", ["AOT_TUNE_MODE='replya'", "did you mean 'replay'"]),
-    "unknown target": (
-        "AOT_TUNE_TARGETS=cpu-x86-64-v9",
-        ["'cpu-x86-64-v9'", "did you mean", "'cpu-x86-64-v4'"],
-    ),
+    "unknown target": ("AOT_TUNE_TARGETS=cpu-x86-64-v9", ["'cpu-x86-64-v9'", "did you mean", "'cpu-x86-64-v4'"]),
     "unknown family": ("AOT_TUNE_TARGETS=gpu", ["'gpu'", "fix: did you mean 'cuda'"]),
     "relative cache": ("AOT_TUNE_CACHE_DIR=some/where", ["AOT_TUNE_CACHE_DIR='some/where'", "absolute"]),
     "unknown option": ("AOT_TUNE_MOD=tune", ["AOT_TUNE_MOD", "did you mean 'AOT_TUNE_MODE'"]),
