@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from aot_tune.database.format import decode, encode
-from aot_tune.database.groups import database_of_store, is_store
+from aot_tune.database.format import database_of_store, decode, encode, is_store
 from aot_tune.database.record_lines import COUNTED, OLDEST_KNOWN, READ, schema_of
 from aot_tune.database.records import OperatorDatabase
 from aot_tune.support.errors import DatabaseError, Mistakes

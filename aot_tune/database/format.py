@@ -1,15 +1,22 @@
-"""The text of a database: one JSON object per line, sorted, made for review. It is read strictly or not at all."""
+"""The text of a record and of a store: a JSON object on each line, of the same kinds.
+
+A record is sorted and made for review. It is read strictly or not at all. A store grows: its lines are in groups, which
+are appended at once, and what is torn or damaged costs itself alone. The first group is the head. Each other one is a
+screen, or a race with all of its entrants: lines of candidates that the text did not have, the problem, and the
+measurements. The problem's digest is of all these lines.
+"""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import msgspec
 
-from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline, rounded
+from aot_tune.bench.protocol.measurement_records import BASELINE, Device, Measurement, Policy, is_baseline, rounded
 from aot_tune.database.record_lines import (
     COUNTED,
     FORMAT,
@@ -41,21 +48,77 @@ from aot_tune.database.records import (
 )
 from aot_tune.render import Candidate
 from aot_tune.spec import Problem
-from aot_tune.support.digests import shared_fields
+from aot_tune.support.digests import canonical_digest, shared_fields
 from aot_tune.support.errors import DatabaseError
 
 __all__ = [
+    "END",
+    "Group",
+    "Head",
     "candidate_line",
-    "candidate_of",
+    "database_of_store",
     "decode",
     "encode",
+    "encode_group",
+    "group_name",
+    "is_store",
     "measurement_line",
     "measurement_of",
-    "problem_line",
-    "problem_of",
+    "read_groups",
 ]
 
-_TAKEN = sorted({*MeasurementLine.__struct_fields__} & {*Measurement.__struct_fields__} - {"problem", "code"})
+STORE = "aot_tune store"
+_GROUP_END = b'{"end":{}}'
+END = b"\n" + _GROUP_END + b"\n"
+"""Ends each group of a store."""
+_START = b'{"header":{"format":"%s"' % STORE.encode()
+_DIGITS = 24
+_TAKEN = sorted(
+    {*MeasurementLine.__struct_fields__} & {*Measurement.__struct_fields__} - {"problem", "candidate", "code"}
+)
+
+
+@dataclass(frozen=True)
+class Head:
+    """What all of a text has in common: the operator, where it was measured, and how."""
+
+    header: HeaderLine
+    device: Device
+    policy: PolicyLine
+
+    @classmethod
+    def of(cls, operator: str, contract: str, device: Device, policy: Policy, kind: str = "") -> Head:
+        """The head of a store's text for an operator of the digest `contract`. `kind` is as in `PolicyLine.of`."""
+        header = HeaderLine(format=STORE, schema=SCHEMA, operator=operator, contract=contract)
+        return cls(header, msgspec.structs.replace(device, unit=""), PolicyLine.of(policy, kind))
+
+    @classmethod
+    def read(cls, text: bytes, name: str) -> Head:
+        """The head of a store's text.
+
+        Raises:
+            DatabaseError: with `name` and the line, when it has none of this schema.
+        """
+        rows = text[: text.find(END)].split(b"\n")
+        schema_of(rows[0], name, SCHEMA, STORE)
+        return _head_of([decode_line(row, f"{name}:{number}") for number, row in enumerate(rows, 1)], name)
+
+    @cached_property
+    def stem(self) -> str:
+        """Name of a store's text, without its ending."""
+        identity = [STORE, SCHEMA, self.header.contract, self.device.digest, self.policy.digest]
+        return f"{self.header.operator}-{canonical_digest(identity)[:_DIGITS]}"
+
+    @cached_property
+    def text(self) -> bytes:
+        """Its lines in a store."""
+        lines = RecordLine(header=self.header), RecordLine(device=self.device), RecordLine(policy=self.policy)
+        return b"".join(map(encode_line, lines)) + END[1:]
+
+    @cached_property
+    def digests(self) -> RecordDigests:
+        """Makes the digests of a store's groups. These name code and versions themselves, so no other lines count."""
+        return RecordDigests(self.header, self.device, self.policy, {}, {})
 
 
 def encode(database: OperatorDatabase) -> bytes:
@@ -97,9 +160,7 @@ def decode(text: bytes, name: str = "database", *, oldest: int = READ, digests: 
 class _Content:
     """The lines of a text by their kind, with their numbers."""
 
-    header: HeaderLine
-    device: Device
-    policy: PolicyLine
+    head: Head
     toolchains: dict[str, dict[str, str]]
     baselines: dict[str, str]
     end: EndLine
@@ -114,7 +175,7 @@ class _Content:
     def digests(self) -> RecordDigests:
         """Makes the digests of its lines."""
         lines = {name: line for name, (_, line) in self.candidates.items()}
-        return RecordDigests(self.header, self.device, self.policy, self.baselines, lines)
+        return RecordDigests(self.head.header, self.head.device, self.head.policy, self.baselines, lines)
 
 
 def _lines(database: OperatorDatabase) -> Iterator[RecordLine]:
@@ -136,7 +197,7 @@ def _lines(database: OperatorDatabase) -> Iterator[RecordLine]:
         measured.setdefault(m.problem.id, []).append(measurement_line(m))
     for problem in database.problems:
         measurements = measured.get(problem.id, [])
-        line = problem_line(problem)
+        line = _problem_line(problem)
         yield RecordLine(problem=msgspec.structs.replace(line, digest=digests.of_problem(line, measurements)))
         for measurement in measurements:
             yield RecordLine(measurement=measurement)
@@ -153,8 +214,7 @@ def candidate_line(record: CandidateRecord) -> CandidateLine:
     return CandidateLine(**_ordered(fields))
 
 
-def problem_line(problem: Problem) -> ProblemLine:
-    """A problem's line, without a digest."""
+def _problem_line(problem: Problem) -> ProblemLine:
     return ProblemLine(id=problem.id, **msgspec.structs.asdict(problem))
 
 
@@ -183,19 +243,12 @@ def _ordered(value: Any) -> Any:
 
 
 def _read(lines: Sequence[RecordLine], name: str) -> _Content:
-    kinds = ("header", "device", "policy", "toolchains", "baselines")
-    for number, kind in enumerate(kinds):
-        if number >= len(lines) or getattr(lines[number], kind) is None:
-            raise DatabaseError(f"{name}:{number + 1}: the line with the {kind} belongs here", fix=RESTORE)
-    header, device, policy, end = lines[0].header, lines[1].device, lines[2].policy, lines[-1].end
-    assert header is not None
-    assert device is not None
-    assert policy is not None
+    head, end = _head_of(lines, name, ("toolchains", "baselines")), lines[-1].end
     if end is None:
         raise DatabaseError(f"{name}:{len(lines)}: its end is missing", why="lines were lost", fix=RESTORE)
     toolchains, baselines = lines[3].toolchains or {}, lines[4].baselines or {}
-    content = _Content(header, device, policy, toolchains, baselines, end, len(lines))
-    for number, line in enumerate(lines[len(kinds) : -1], len(kinds) + 1):
+    content = _Content(head, toolchains, baselines, end, len(lines))
+    for number, line in enumerate(lines[5:-1], 6):
         where = f"{name}:{number}"
         if line.candidate is not None:
             _add(content.candidates, line.candidate.id, (number, line.candidate), where)
@@ -281,64 +334,79 @@ def _altered(where: str, what: str, lines: str) -> DatabaseError:
 
 def _assemble(content: _Content, name: str, *, as_written: bool) -> OperatorDatabase:
     """The database of the lines. `as_written`: the digests match, so its numbers have the digits of a text."""
-    header = content.header
-    candidates = {i: candidate_of(c, header.operator, f"{name}:{n}") for i, (n, c) in content.candidates.items()}
+    operator = content.head.header.operator
+    candidates = {i: _candidate_of(c, operator, f"{name}:{n}") for i, (n, c) in content.candidates.items()}
     problems = {i: _checked_problem(p, f"{name}:{n}") for i, (n, p) in content.problems.items()}
     codes = {i: c.code for i, c in candidates.items()}
-    shared = content.device.digest, content.policy.digest
+    shared = content.head.device.digest, content.head.policy.digest
     measurements = []
     for i, numbered in content.measurements.items():
         for n, m in numbered:
-            measurements.append(measurement_of(m, problems[i], codes.get(m.candidate, ""), *shared))
+            measurements.append(measurement_of(m, problems[i], m.candidate, codes.get(m.candidate, ""), *shared))
             if not as_written:
                 _check_median(measurements[-1], m, f"{name}:{n}")
     survey = [s for i, (n, line) in content.surveys.items() for s in _shapes(content, i, line, f"{name}:{n}")]
     try:
-        return canonical_database(
-            OperatorDatabase(
-                operator=header.operator,
-                contract=header.contract,
-                device=content.device,
-                policy=content.policy.fields,
-                policy_digest=content.policy.digest,
-                toolchains=content.toolchains,
-                baselines=content.baselines,
-                candidates=tuple(candidates.values()),
-                problems=tuple(problems.values()),
-                measurements=tuple(measurements),
-                survey=tuple(survey),
-                opening=header.opening,
-            )
+        return _database(
+            content.head,
+            toolchains=content.toolchains,
+            baselines=content.baselines,
+            candidates=tuple(candidates.values()),
+            problems=tuple(problems.values()),
+            measurements=tuple(measurements),
+            survey=tuple(survey),
         )
     except DatabaseError as error:
         raise DatabaseError(f"{name}: {error.what}", why=error.why, fix=error.fix) from error
 
 
-def candidate_of(line: CandidateLine, operator: str, where: str) -> CandidateRecord:
-    """The candidate of a line.
+def _head_of(lines: Sequence[RecordLine], name: str, also: Sequence[str] = ()) -> Head:
+    """The head that lines begin with, before one of each kind in `also`."""
+    for number, kind in enumerate(("header", "device", "policy", *also)):
+        if number >= len(lines) or getattr(lines[number], kind) is None:
+            raise DatabaseError(f"{name}:{number + 1}: the line with the {kind} belongs here", fix=RESTORE)
+    header, device, policy = lines[0].header, lines[1].device, lines[2].policy
+    assert header is not None
+    assert device is not None
+    assert policy is not None
+    return Head(header, device, policy)
 
-    Raises:
-        DatabaseError: with `where`, when its id is not that of its config.
-    """
+
+def _database(head: Head, **content: Any) -> OperatorDatabase:
+    header, policy = head.header, head.policy
+    database = OperatorDatabase(
+        operator=header.operator,
+        contract=header.contract,
+        opening=header.opening,
+        device=head.device,
+        policy=policy.fields,
+        policy_digest=policy.digest,
+        **content,
+    )
+    return canonical_database(database)
+
+
+def _candidate_of(line: CandidateLine, operator: str, where: str) -> CandidateRecord:
     candidate = Candidate(operator=operator, **shared_fields(line, Candidate))
     if candidate.id != line.id:
         raise DatabaseError(f"{where}: candidate {line.id!r} has the config of {candidate.id!r}", fix=RESTORE)
     return CandidateRecord(candidate=candidate, **shared_fields(line, CandidateRecord))
 
 
-def measurement_of(line: MeasurementLine, problem: Problem, code: str, device: str, policy: str) -> Measurement:
-    """The measurement of a line, of this code on this problem. `device` and `policy` are digests."""
+def measurement_of(
+    line: MeasurementLine, problem: Problem, candidate: str, code: str, device: str, policy: str
+) -> Measurement:
+    """The measurement of a line, under this name of its candidate. `device` and `policy` are digests."""
     fields = {name: getattr(line, name) for name in _TAKEN}
-    return Measurement(problem=problem, code=code, device=device, policy=policy, **fields)
+    return Measurement(candidate=candidate, code=code, problem=problem, device=device, policy=policy, **fields)
 
 
-def problem_of(line: ProblemLine) -> Problem:
-    """The problem of a line."""
+def _problem_of(line: ProblemLine) -> Problem:
     return Problem(**{name: getattr(line, name) for name in Problem.__struct_fields__})
 
 
 def _checked_problem(line: ProblemLine, where: str) -> Problem:
-    problem = problem_of(line)
+    problem = _problem_of(line)
     if problem.id != line.id:
         raise DatabaseError(f"{where}: problem {line.id!r} has the dims of {problem.id!r}", fix=RESTORE)
     return problem
@@ -357,3 +425,115 @@ def _shapes(content: _Content, survey: str, line: SurveyLine, where: str) -> Ite
         yield from shapes_of(line, columns)
     except ValueError as error:
         raise DatabaseError(f"{where}: {error}", fix=RESTORE) from None
+
+
+class Group(msgspec.Struct, frozen=True, gc=False):
+    """A screen, or a race with all of its entrants, with lines of some of its candidates.
+
+    `at` is when it was written, in ns since the epoch.
+    """
+
+    at: int
+    raced: bool
+    problem: Problem
+    measurements: tuple[MeasurementLine, ...]
+    candidates: tuple[CandidateLine, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Says what was measured, see `group_name`."""
+        return group_name([subject_of(m.candidate, m.code) for m in self.measurements], self.problem, raced=self.raced)
+
+
+def group_name(subjects: Iterable[str], problem: Problem, *, raced: bool) -> str:
+    """Names the screen or the race of these subjects on a problem."""
+    return "\n".join(["race" if raced else "screen", problem.key, *sorted(set(subjects))])
+
+
+def subject_of(candidate: str, code: str) -> str:
+    """What was measured: a code, or a version of a baseline."""
+    return code if code and not is_baseline(candidate) else f"{candidate}@{code}"
+
+
+def encode_group(group: Group, digests: RecordDigests) -> bytes:
+    """The lines of a group."""
+    line = msgspec.structs.replace(_problem_line(group.problem), at=group.at, raced=group.raced)
+    line = msgspec.structs.replace(line, digest=digests.of_problem(line, group.measurements, group.candidates))
+    lines = [
+        *(RecordLine(candidate=c) for c in group.candidates),
+        RecordLine(problem=line),
+        *(RecordLine(measurement=m) for m in group.measurements),
+    ]
+    return b"".join(map(encode_line, lines)) + END[1:]
+
+
+def read_groups(text: bytes, digests: RecordDigests) -> Iterator[Group | None]:
+    """The groups of a text that ends with a whole one, without the head. None stands for a part that is damaged."""
+    lines: list[RecordLine] = []
+    damaged = False
+    for row in text.split(b"\n")[:-1]:
+        if row != _GROUP_END:
+            try:
+                lines.append(decode_line(row, ""))
+            except DatabaseError:
+                lines, damaged = [], True
+            continue
+        group = _group(lines, digests)
+        if damaged or (group is None and not (lines and lines[0].header)):
+            yield None
+        if group is not None:
+            yield group
+        lines, damaged = [], False
+
+
+def _group(lines: Sequence[RecordLine], digests: RecordDigests) -> Group | None:
+    candidates = tuple(line.candidate for line in lines if line.candidate is not None)
+    measurements = tuple(line.measurement for line in lines if line.measurement is not None)
+    (problem,) = [line.problem for line in lines if line.problem is not None][-1:] or (None,)
+    if problem is None or len(candidates) + 1 + len(measurements) != len(lines) or not measurements:
+        return None
+    if problem.digest != digests.of_problem(problem, measurements, candidates):
+        return None
+    return Group(problem.at, problem.raced, _problem_of(problem), measurements, candidates)
+
+
+def is_store(text: bytes) -> bool:
+    """Whether a text is that of a store, of whatever schema."""
+    return text.startswith(_START)
+
+
+def database_of_store(text: bytes, name: str) -> OperatorDatabase:
+    """What the text of a store says, as a record would. Of each candidate, only the code that was measured last counts.
+
+    Times of races count before those of screens, and later ones before earlier ones.
+
+    Raises:
+        DatabaseError: with `name`, when it has no head of this schema, or contradicts itself.
+    """
+    head = Head.read(text, name)
+    whole = text[: text.rfind(END) + len(END)]
+    groups = sorted(filter(None, read_groups(whole, head.digests)), key=lambda g: g.at)
+    codes = {m.candidate: m.code for group in groups for m in group.measurements}
+    lines = [line for group in groups for line in group.candidates]
+    records = [_candidate_of(line, head.header.operator, name) for line in lines]
+    candidates = {record.id: record for record in records if record.code == codes.get(record.id)}
+    measured: dict[tuple[str, str], Measurement] = {}
+    for group in sorted(groups, key=lambda g: g.raced):
+        for m in group.measurements:
+            at = group.problem.key, m.candidate
+            known = is_baseline(m.candidate) or m.candidate in candidates
+            if not known or m.code != codes[m.candidate] or (m.status == "skipped" and is_baseline(m.candidate)):
+                continue
+            if m.status != "skipped" or at not in measured:  # as a build takes them
+                code = "" if is_baseline(m.candidate) else m.code
+                measured[at] = measurement_of(
+                    m, group.problem, m.candidate, code, head.device.digest, head.policy.digest
+                )
+    return _database(
+        head,
+        toolchains={},
+        baselines={c.removeprefix(BASELINE): version for c, version in codes.items() if is_baseline(c)},
+        candidates=tuple(candidates.values()),
+        problems=(),
+        measurements=tuple(measured.values()),
+    )

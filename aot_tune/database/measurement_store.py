@@ -1,6 +1,6 @@
 """The measurement store: what this user's builds measured, in the lines of a record, beside the object cache.
 
-There is one text for each operator, device and policy, see `groups`. Any number of builds append to it. If a build that
+There is one text for each operator, device and policy. Any number of builds append to it. If a build that
 measures all again does not end, the next one continues with what it has measured.
 """
 
@@ -20,16 +20,18 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from msgspec import structs
 
-from aot_tune.bench.protocol.measurement_records import BASELINE, Device, Measurement, Policy, is_baseline
+from aot_tune.bench.protocol.measurement_records import BASELINE, Device, Measurement, Policy
 from aot_tune.compile.toolchain import measured_code
 from aot_tune.compile.variant import Variant
-from aot_tune.database.format import candidate_line, measurement_line, measurement_of
-from aot_tune.database.groups import (
+from aot_tune.database.format import (
     END,
     Group,
     Head,
+    candidate_line,
     encode_group,
     group_name,
+    measurement_line,
+    measurement_of,
     read_groups,
     subject_of,
 )
@@ -278,7 +280,7 @@ class MeasurementStore:
         self._served: set[tuple[str, str]] = set()
         self._unusable: set[Path] = set()
         self._lock = threading.RLock()
-        self.written = self.damaged = 0
+        self.damaged = 0
         if self._root is not None:
             try:
                 check_folder(self._root, trusted=trusted, writable=mode in ("rw", "fresh"))
@@ -349,7 +351,6 @@ class MeasurementStore:
                 return
             try:
                 text.append(group, candidates, self._root / TEMPORARIES)
-                self.written += 1
                 return
             except Timeout:
                 why = "another process holds its lock"
@@ -439,9 +440,8 @@ class OperatorStore:
             code: empty for a baseline.
             problem: the problem that it was measured on.
         """
-        name = group_name([self._subject(candidate, code)], problem, raced=False)
-        group = self._store.load(self._head, name)
-        return None if group is None else self._measurement(group.measurements[0], candidate, problem)
+        screens = self._find([(candidate, code)], problem, raced=False)
+        return None if screens is None else screens[0]
 
     def put(self, measurement: Measurement, variants: Iterable[Variant] = ()) -> None:
         """Store one measurement, whatever its status. `variants` say how to make its candidate again.
@@ -456,15 +456,7 @@ class OperatorStore:
 
         Times of different races cannot be compared, so a race is found as a whole or not at all.
         """
-        subjects = [self._subject(candidate, code) for candidate, code in entrants]
-        group = self._store.load(self._head, group_name(subjects, problem, raced=True))
-        if group is None:
-            return None
-        by_subject = {subject_of(m.candidate, m.code): m for m in group.measurements}
-        return [
-            self._measurement(by_subject[s], candidate, problem)
-            for s, (candidate, _) in zip(subjects, entrants, strict=True)
-        ]
+        return self._find(entrants, problem, raced=True)
 
     def put_race(self, measurements: Iterable[Measurement], variants: Iterable[Variant] = ()) -> None:
         """Store all entrants of one race on one problem. `variants` say how to make its candidates again.
@@ -473,6 +465,17 @@ class OperatorStore:
             ValueError: when they are of several problems, or of another device or policy.
         """
         self._save(list(measurements), variants, raced=True)
+
+    def _find(self, entrants: Sequence[tuple[str, str]], problem: Problem, *, raced: bool) -> list[Measurement] | None:
+        subjects = [code or subject_of(name, self._version(name)) for name, code in entrants]
+        group = self._store.load(self._head, group_name(subjects, problem, raced=raced))
+        if group is None:
+            return None
+        lines = {subject_of(line.candidate, line.code): line for line in group.measurements}
+        return [
+            measurement_of(lines[s], problem, name, code, self._device, self._policy)
+            for s, (name, code) in zip(subjects, entrants, strict=True)
+        ]
 
     def _save(self, measurements: Sequence[Measurement], variants: Iterable[Variant], *, raced: bool) -> None:
         if len({m.problem.key for m in measurements}) != 1:
@@ -483,9 +486,6 @@ class OperatorStore:
         group = Group(time.time_ns(), raced, measurements[0].problem, lines)
         self._store.save(self._head, group, map(candidate_line, made))
 
-    def _subject(self, candidate: str, code: str) -> str:
-        return code or subject_of(candidate, self._version(candidate))
-
     def _version(self, baseline: str) -> str:
         return self._baselines.get(baseline.removeprefix(BASELINE), "")
 
@@ -493,11 +493,6 @@ class OperatorStore:
         if (m.device, m.policy) != (self._device, self._policy):
             raise ValueError(f"measurement of {m.candidate} is of another device or policy than this store")
         return measurement_line(m, m.code or self._version(m.candidate))
-
-    def _measurement(self, line: MeasurementLine, candidate: str, problem: Problem) -> Measurement:
-        code = "" if is_baseline(candidate) else line.code
-        m = measurement_of(line, problem, code, self._device, self._policy)
-        return m if m.candidate == candidate else structs.replace(m, candidate=candidate)
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,10 @@ from aot_tune.support.errors import DatabaseError
 __all__ = [
     "COUNTED",
     "FORMAT",
-    "GROUP_END",
     "OLDEST_KNOWN",
     "READ",
     "RESTORE",
     "SCHEMA",
-    "STORE",
     "CandidateLine",
     "EndLine",
     "HeaderLine",
@@ -48,10 +46,6 @@ COUNTED = 4
 OLDEST_KNOWN = 3
 """The first schema that `aot-tune records upgrade` reads. Before it, sources had other digests."""
 FORMAT = "aot_tune database"
-STORE = "aot_tune store"
-"""The format of a store's text, which grows: see `groups`."""
-GROUP_END = b'{"end":{}}'
-"""The last line of each group of a store's text."""
 RESTORE = "restore the file"
 _DIGITS = 16
 _FORM = ("order", "strides", "present", "attributes", "alignment", "dtypes")
@@ -236,26 +230,26 @@ def decode_line(row: bytes, where: str) -> RecordLine:
     return line
 
 
-def schema_of(row: bytes, name: str, oldest: int) -> int:
+def schema_of(row: bytes, name: str, oldest: int, form: str = FORMAT) -> int:
     """The schema that the first line of a text names.
 
     Raises:
-        DatabaseError: when it is not of a record, or of a schema before `oldest` or after this version's.
+        DatabaseError: when it is not of the format `form`, or of a schema before `oldest` or after this version's.
     """
     try:
         first = msgspec.json.decode(row, type=_First).header
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _unreadable(row, f"{name}:1", f"this is not a database: {error}") from error
-    if first.format == FORMAT and oldest <= first.schema <= SCHEMA:
+    if first.format == form and oldest <= first.schema <= SCHEMA:
         return first.schema
     fix = "remove it and record again with `aot-tune record`, or use the version that wrote it"
-    if first.format == FORMAT and OLDEST_KNOWN <= first.schema < oldest:
+    if first.format == form == FORMAT and OLDEST_KNOWN <= first.schema < oldest:
         fix = "rewrite it with `aot-tune records upgrade`"
-    if first.format == FORMAT and first.schema > SCHEMA:
+    if first.format == form and first.schema > SCHEMA:
         fix = "use the version of aot_tune that wrote it, or a newer one"
     raise DatabaseError(
         f"{name}:1: it is of format {first.format!r}, schema {first.schema}",
-        why=f"this version reads {FORMAT!r}, schemas {oldest} to {SCHEMA}, and no part of another",
+        why=f"this version reads {form!r}, schemas {oldest} to {SCHEMA}, and no part of another",
         fix=fix,
     )
 
