@@ -72,4 +72,4 @@ def _on_host(module: Any) -> None:
 
 if os.environ.get("STUB_GPU"):
     sys.meta_path.insert(0, _Patched("aot_tune.compile.visible_gpus", _with_stub))
-sys.meta_path.insert(0, _Patched("aot_tune.bench.worker.cuda.cuda_engine", _on_host))
+sys.meta_path.insert(0, _Patched("aot_tune.bench.worker.cuda_engine", _on_host))

@@ -112,21 +112,19 @@ def test_the_core_names_no_backend() -> None:
 
 
 def test_a_name_stands_once() -> None:
-    """A module's name says what is in it wherever it is read; twins of two families of devices have one name."""
+    """A module's name says what is in it wherever it is read."""
     places: dict[str, list[str]] = {}
     for module, path in MODULES.items():
         if path.stem not in ("__init__", "__main__"):
             places.setdefault(path.stem, []).append(module)
-    twins = re.compile(r"aot_tune\.bench\.worker\.(cpu|cuda)\.")
-    assert not {n: found for n, found in places.items() if len(found) > 1 and not all(map(twins.match, found))}
+    assert not {n: found for n, found in places.items() if len(found) > 1}
 
 
 def test_a_class_stands_once() -> None:
-    """Nor do two classes have one name, unless they are twins of two families of devices."""
+    """Nor do two classes have one name."""
     places: dict[str, list[str]] = {}
     for module, path in MODULES.items():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(module)
-    twins = re.compile(r"aot_tune\.bench\.worker\.(cpu|cuda)\.")
-    assert not {n: found for n, found in places.items() if len(found) > 1 and not all(map(twins.match, found))}
+    assert not {n: found for n, found in places.items() if len(found) > 1}

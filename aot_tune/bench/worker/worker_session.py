@@ -21,7 +21,6 @@ from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, Device, Po
 from aot_tune.bench.worker import sandbox
 from aot_tune.bench.worker.comparison import SurveyedResults
 from aot_tune.bench.worker.engine import CallSet, Engine, FaultError, Timer, UnusableError
-from aot_tune.bench.worker.honesty import FreshCalls, does_less
 from aot_tune.bench.worker.inputs import call_of
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, LoadError, load
 from aot_tune.bench.worker.problem_state import ProblemState
@@ -31,7 +30,9 @@ from aot_tune.bench.worker.verification import (
     Bits,
     Caller,
     CandidateAttempt,
+    FreshCalls,
     WorkspaceError,
+    does_less,
     inspect,
     judge,
     plan,
@@ -499,5 +500,5 @@ def _quiet_collector() -> int:
 
 def session_of(policy: Policy, role: Role, device: Device) -> WorkerSession:
     """The session for a device. `make_engine` of its module in this package makes the engine."""
-    module = importlib.import_module(f"aot_tune.bench.worker.{device.family}.{device.family}_engine")
+    module = importlib.import_module(f"aot_tune.bench.worker.{device.family}_engine")
     return WorkerSession(module.make_engine(policy, role, device), role)

@@ -268,7 +268,7 @@ def test_elements_outside_of_a_tensor_and_of_absent_ones_are_0() -> None:
 
 def test_torch_gives_the_same() -> None:
     torch = pytest.importorskip("torch")
-    from aot_tune.bench.worker.cuda.truth import ArrayApi
+    from aot_tune.bench.worker.cuda_truth import ArrayApi
 
     formula = (
         el.gelu(x + el.element("bias", 1)) * el.scalar("alpha") + el.cast(x, "bf16") - el.cast(x, "f16")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from aot_tune.bench.worker.cpu.cpu_engine import Region
+from aot_tune.bench.worker.cpu_engine import Region
 from aot_tune.bench.worker.loaded_objects import Arguments, load
 from aot_tune.compile.cxx import TOOLCHAIN
 from aot_tune.render import Renderer, candidate_for

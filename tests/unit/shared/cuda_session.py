@@ -14,7 +14,7 @@ from aot_tune.bench.devices.cuda import device_of
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check, Policy
-from aot_tune.bench.worker.cuda.cuda_engine import CudaEngine
+from aot_tune.bench.worker.cuda_engine import CudaEngine
 from aot_tune.bench.worker.engine import FaultError
 from aot_tune.bench.worker.worker_session import WorkerSession
 from aot_tune.spec import Problem

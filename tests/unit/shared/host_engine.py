@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from aot_tune.bench.protocol.measurement_records import Device
-from aot_tune.bench.worker.cuda.stream import Play, Recorded, one_by_one
+from aot_tune.bench.worker.cuda_stream import Play, Recorded, one_by_one
 from aot_tune.bench.worker.engine import Call
 from aot_tune.bench.worker.loaded_objects import HOST
 

@@ -119,7 +119,7 @@ def on_host(policy: Policy, role: Role, device: Device) -> WorkerSession:
     """A session of the CUDA family on the host's memory and clock. Needs torch."""
     from host_engine import HostEngine
 
-    from aot_tune.bench.worker.cuda.cuda_engine import CudaEngine
+    from aot_tune.bench.worker.cuda_engine import CudaEngine
 
     return WorkerSession(CudaEngine(policy, role, device, HostEngine), role)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from places import ROOT
 
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker.cpu.cpu_engine import CpuEngine, Region
+from aot_tune.bench.worker.cpu_engine import CpuEngine, Region
 from aot_tune.bench.worker.engine import Placement
 from aot_tune.bench.worker.inputs import draw, fill
 from aot_tune.spec import problem

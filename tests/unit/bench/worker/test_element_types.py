@@ -12,8 +12,8 @@ from element_types import NAMES, write_operators
 
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.comparison import compare_stored
-from aot_tune.bench.worker.cuda.memory import Truths, torch_dtype
-from aot_tune.bench.worker.cuda.truth import draw_inputs, exact_values, write_limits
+from aot_tune.bench.worker.cuda_memory import Truths, torch_dtype
+from aot_tune.bench.worker.cuda_truth import draw_inputs, exact_values, write_limits
 from aot_tune.bench.worker.reference_results import Bounds, logical_inputs, read_limits, read_truth, write_truth
 from aot_tune.bench.worker.stored_elements import stored_as, values_of
 from aot_tune.spec import Operator, Tensor, dtype, problem

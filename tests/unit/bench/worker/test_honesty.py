@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
-from aot_tune.bench.worker.cpu.cpu_engine import CpuEngine
-from aot_tune.bench.worker.honesty import FreshCalls, does_less
+from aot_tune.bench.worker.cpu_engine import CpuEngine
 from aot_tune.bench.worker.problem_state import ProblemState
+from aot_tune.bench.worker.verification import FreshCalls, does_less
 from aot_tune.spec import Kernel, Operator, Tensor, dims, problem
 
 CALL, LEAST = 10_000.0, 300.0

@@ -150,7 +150,7 @@ def test_what_a_baseline_was_handed_is_released_for_the_next_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
-    monkeypatch.setattr("aot_tune.bench.worker.cpu.cpu_engine.kept_memory", lambda: 0)
+    monkeypatch.setattr("aot_tune.bench.worker.cpu_engine.kept_memory", lambda: 0)
     bed, held = Bed(tmp_path, "cpu", "framework"), list[int]()
     for rows in range(2048, 2053):
         key = bed.name(problem(R=rows, D=512))
@@ -190,7 +190,7 @@ def by_changing_it(xp: Any, call: Any) -> Any:
 @pytest.mark.parametrize(("dtype", "integers"), [("f32", False), ("f64", False), ("bf16", True)])
 def test_a_reference_may_change_what_it_is_given(tmp_path: Path, dtype: str, integers: bool) -> None:
     torch = pytest.importorskip("torch")
-    from aot_tune.bench.worker.cuda import truth as on_gpu
+    from aot_tune.bench.worker import cuda_truth as on_gpu
 
     check = Check(problem=problem(M=7, N=9, K=300), integers=integers)
     found = []

@@ -40,7 +40,7 @@ def test_floats_are_rounded_to_the_nearest_bf16() -> None:
 @pytest.mark.parametrize("name", ["bf16", "f16"])
 def test_tolerances_are_those_on_a_gpu(tmp_path: Path, name: str) -> None:
     torch = pytest.importorskip("torch")
-    from aot_tune.bench.worker.cuda.truth import write_limits
+    from aot_tune.bench.worker.cuda_truth import write_limits
 
     op = OPERATORS["layer_norm"]
     check = Check(problem=problem(R=16, D=4096, present=["weight", "bias"], dtypes={"T": name}))

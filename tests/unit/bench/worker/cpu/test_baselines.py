@@ -11,7 +11,7 @@ import pytest
 from bundled import OPERATORS
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
-from aot_tune.bench.worker.cpu.cpu_engine import CpuEngine
+from aot_tune.bench.worker.cpu_engine import CpuEngine
 from aot_tune.bench.worker.problem_state import ProblemState
 from aot_tune.bench.worker.reference_results import write_truth
 from aot_tune.bench.worker.worker_session import prepare_baseline

@@ -11,7 +11,7 @@ from gpus import H200
 
 torch = pytest.importorskip("torch")
 
-from aot_tune.bench.worker.cuda.stream import check_device  # noqa: E402
+from aot_tune.bench.worker.cuda_stream import check_device  # noqa: E402
 from aot_tune.bench.worker.engine import FaultError  # noqa: E402
 
 OWN = "4c5b3c1e-8d3e-4ab1-9d0a-7f6a1d2b3c4d"

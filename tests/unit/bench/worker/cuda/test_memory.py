@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 
 from aot_tune.bench.worker.comparison import compare  # noqa: E402
-from aot_tune.bench.worker.cuda.memory import GuardedMemory, Truths  # noqa: E402
+from aot_tune.bench.worker.cuda_memory import GuardedMemory, Truths  # noqa: E402
 from aot_tune.bench.worker.engine import Want  # noqa: E402
 from aot_tune.bench.worker.reference_results import EXACT, Bounds, Limits  # noqa: E402
 from aot_tune.spec import Tensor  # noqa: E402

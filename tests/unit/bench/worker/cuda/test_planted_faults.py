@@ -13,8 +13,8 @@ from aot_tune.spec import Kernel, Operator, Problem, Tensor, dims, problem
 
 torch = pytest.importorskip("torch")
 
-from aot_tune.bench.worker.cuda.memory import Truths, tensor_of, torch_dtype  # noqa: E402
-from aot_tune.bench.worker.cuda.truth import draw_inputs, exact_values, write_limits  # noqa: E402
+from aot_tune.bench.worker.cuda_memory import Truths, tensor_of, torch_dtype  # noqa: E402
+from aot_tune.bench.worker.cuda_truth import draw_inputs, exact_values, write_limits  # noqa: E402
 from aot_tune.bench.worker.inputs import layout  # noqa: E402
 from aot_tune.bench.worker.reference_results import read_limits  # noqa: E402
 

@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 import cuda_session
 from cuda_session import FAULTS, GOOD, REFUSES, ROUNDED, UNSTEADY, WRONG, WRONG_ONES, Bed
 
-from aot_tune.bench.worker.cuda.stream import Recorded
+from aot_tune.bench.worker.cuda_stream import Recorded
 from aot_tune.bench.worker.engine import FaultError
 
 

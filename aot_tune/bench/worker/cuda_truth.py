@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.worker.cuda.memory import BLOCK, moved_as, tensor_of, torch_dtype
+from aot_tune.bench.worker.cuda_memory import BLOCK, moved_as, tensor_of, torch_dtype
 from aot_tune.bench.worker.inputs import draw, layout
 from aot_tune.bench.worker.reference_results import (
     EXACT,

@@ -1,1 +1,0 @@
-"""A worker on an NVIDIA GPU."""
