@@ -57,10 +57,9 @@ def build(directory: Path) -> None:
             run.end()
         _note_headers(directory, _own_headers(session, paths))
         session.tell_of_tiers()
-        session.progress.line(
-            f"done in {budget.spent:.0f} s, about {seconds_after(session):.0f} s more to link; "
-            f"{shown_again(plan, directory)}:"
-        )
+        ago = 0.0 if session.time.tuned is None else progress.now() - session.time.tuned
+        more = max(seconds_after(session) - ago, 0.0)
+        progress.line(f"done in {budget.spent:.0f} s, about {more:.0f} s more to link; {shown_again(plan, directory)}:")
         sys.stdout.write(format_report(in_reading_order(report)))
         sys.stdout.flush()
 

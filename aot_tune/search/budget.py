@@ -62,10 +62,6 @@ class Budget:
         if self.seconds is not None:
             self.seconds += seconds
 
-    def allows(self, seconds: float) -> bool:
-        """Whether something that takes `seconds` would end in time."""
-        return self.left >= seconds
-
 
 @dataclass(frozen=True)
 class Rates:

@@ -19,13 +19,14 @@ _OF_BUDGET = 0.2
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _FILES = 1.0
-"""Seconds for choosing variants, writing the library's files, and starting and checking the link."""
+"""Seconds for choosing variants, writing the library's files or records, and starting and checking the link."""
 _PER_SOURCE = 1.2
 """Time to compile one of the library's sources, links included, divided by a generic variant's compile time."""
 _CHECK, _PER_PROBLEM = 1.0, 0.08
 """Seconds to verify variants inside the library: to start the workers, and for each problem of the workload.
 
-There are about two or three problems for each variant."""
+There are two or three problems for each variant, and no more variants than are kept."""
+_VARIANTS, _PROBLEMS = 12, 2.5
 _COMPILE = 0.5
 """CPU seconds of a compile, if no generic variant was compiled."""
 
@@ -40,18 +41,18 @@ def seconds_after(session: Session) -> float:
     """Seconds to keep for the steps after tuning: verification, files, the link and its checks.
 
     The estimate is the time of earlier links. Without one, it follows from the library's own sources and the first
-    compiles. It is longer if other programs keep the machine busy, and 0 if nothing is linked.
+    compiles. It is longer if other programs keep the machine busy, and short if nothing is linked.
     """
-    if not session.links:
-        return 0.0
     load = session.time.load
-    seconds = link_seconds(link_memory(session))
+    seconds = link_seconds(link_memory(session)) if session.links else _FILES
     if seconds is None:
         runtime = _PACKAGE / "runtime"
         folders = [runtime, *(runtime / name for name in session.plan.families)]
         folders += [_PACKAGE / "link" / "binding"] if session.plan.module else []
         sources = 1 + bool(session.plan.module) + sum(len(list(f.glob("*.cpp"))) for f in folders)
-        problems = sum(len(o.workload_for(t.family)) for t in session.targets for o in session.operators.values())
+        most = _PROBLEMS * (session.options.max_variants or _VARIANTS)
+        counts = (len(o.workload_for(t.family)) for t in session.targets for o in session.operators.values())
+        problems = sum(min(count, most) for count in counts)
         seconds = _FILES + _CHECK + _PER_PROBLEM * problems
         seconds += max((family(d.family).start_seconds for d in session.devices), default=0.0)
         seconds += _PER_SOURCE * sources * (load.each or _COMPILE) / load.jobs

@@ -1,8 +1,9 @@
-"""A budget that is too short for tuning: the library is whole all the same, and what was left out is told."""
+"""Budgets: all of one is used where there is work; if it is too short, the library is whole all the same."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -22,3 +23,20 @@ def test_generic_variants_are_built_whatever_the_budget(tmp_path: Path) -> None:
     assert f"NOTE      twice: {told}" in said
     report = json.loads((project.folder / "build" / "report.json").read_bytes())
     assert [o["note"] for o in report["operators"]] == [told, told]
+
+
+@pytest.mark.slow
+def test_a_budget_is_used_and_kept_where_there_is_work(tmp_path: Path) -> None:
+    """To tune and link, and to make records alone."""
+    project = Project.make(tmp_path / "project", AOT_TUNE_EFFORT="exhaustive")
+    project.change("problem(N=20000),", "*(problem(N=20000 + 100 * i) for i in range(300)),")
+    project.configure(AOT_TUNE_BUDGET="60")
+    said = project.build()
+    assert "the budget ended before" in said
+    done, link = map(int, re.findall(r"done in (\d+) s, about (\d+) s more to link", said)[0])
+    assert 0.9 * 60 <= done + link <= 1.05 * 60, said
+    project.add("thrice")
+    said = project.ask("tune", project.folder, "--out", project.folder / "tuning", "--budget", 40)
+    (budget,), (done,) = re.findall(r"budget ([\d.]+) s, effort", said), re.findall(r"done in (\d+) s", said)
+    assert float(budget) <= 40, said  # configuring took the rest
+    assert 0.9 * float(budget) <= int(done) <= 1.05 * float(budget), said
