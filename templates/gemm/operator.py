@@ -21,7 +21,6 @@ from aot_tune.spec.reference import activation
 from .cpu.cpu_kernels import CPU_KERNELS
 from .cuda.cuda_kernels import CUDA_KERNELS
 from .cuda.few_rows.even_shares_kernels import THIN_KERNELS
-from .cuda.few_rows.into_registers_kernels import DIRECT_KERNELS
 from .cuda.wgmma.bf16x6_kernels import BF16X6_KERNELS
 from .cuda.wgmma.wgmma_kernels import WGMMA_KERNELS
 from .cutlass.cutlass_kernels import CUTLASS_KERNELS
@@ -94,7 +93,6 @@ operator = Operator(
         *CPU_KERNELS,
         *CUDA_KERNELS,
         *THIN_KERNELS,
-        *DIRECT_KERNELS,
         *WGMMA_KERNELS,
         *BF16X6_KERNELS,
         *CUTLASS_KERNELS,

@@ -67,21 +67,6 @@ TRITON_TILES = Kernel(
     **_SHARED,
 )
 
-TRITON_LONG = Kernel(
-    "triton_long",
-    triton=TritonFunction(
-        "rms_norm/triton.py:rms_norm_long",
-        arguments={**_SHARED_ARGUMENTS, "END": 0, "HINTS": False},
-        grid=(R,),
-        launch_pdl=True,
-    ),
-    listed=table("BLOCK num_warps", (4096, 8), (8192, 16), (16384, 32)),
-    constraints=(~HOPPER | (parameter("num_warps") == 16),),
-    worthwhile=(D >= 8192,),
-    tile={"R": 1},
-    **_SHARED,
-)
-
 # Rows are read twice, the second time from L2, which they leave first then: an H200 takes 127 us for 16384 rows of 8192
 # in bf16, as for a copy, instead of 131.
 TRITON_TWICE = Kernel(
@@ -99,4 +84,4 @@ TRITON_TWICE = Kernel(
     **_SHARED,
 )
 
-TRITON_KERNELS = (TRITON_ROWS, TRITON_TILES, TRITON_LONG, TRITON_TWICE)
+TRITON_KERNELS = (TRITON_ROWS, TRITON_TILES, TRITON_TWICE)

@@ -31,20 +31,4 @@ TRITON_ROWS = Kernel(
     **_SHARED,
 )
 
-# Where rows follow each other without gaps they count as one: on an H200 at most 0.3 % faster than the best of rows.
-TRITON_FLAT = Kernel(
-    "triton_flat",
-    triton=TritonFunction(
-        "silu_mul/triton.py:silu_mul",
-        arguments={**{f"{t}_row": 0 for t in _TENSORS}, "D": R * D, "EARLY": EARLY},
-        grid=lambda meta: (ceildiv(R * D, meta["BLOCK"]),),
-        launch_pdl=True,
-    ),
-    listed=table("BLOCK num_warps", (512, 4), (1024, 4), (2048, 4), (4096, 8), (8192, 8)),
-    constraints=(~HOPPER,),
-    requires=(*(stride(t, 1) == 1 for t in _TENSORS), *(stride(t, 0) == D for t in _TENSORS)),
-    worthwhile=(R > 1,),
-    **_SHARED,
-)
-
-TRITON_KERNELS = (TRITON_ROWS, TRITON_FLAT)
+TRITON_KERNELS = (TRITON_ROWS,)

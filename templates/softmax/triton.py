@@ -1,4 +1,4 @@
-"""Softmax of rows whose elements follow each other: rows in registers, or row by row in two walks.
+"""Softmax of rows whose elements follow each other, in registers.
 
 With EARLY, programs may begin before the kernel in front of this one has ended.
 """
@@ -36,32 +36,3 @@ def softmax_rows(x, out, x_row, out_row, R, D, BLOCK_R: tl.constexpr, BLOCK_D: t
     powers = power(values - tl.max(values, 1)[:, None], EXACT)
     share = 1.0 / tl.sum(tl.where(columns < D, powers, 0.0), 1)
     tl.store(out + rows * out_row + columns, (powers * share[:, None]).to(out.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def softmax_long(x, out, x_row, out_row, D, BLOCK: tl.constexpr, EARLY: tl.constexpr):
-    """A row of a program: maximum and sum in one walk, each lane its own, then write."""
-    if EARLY:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
-    EXACT: tl.constexpr = out.dtype.element_ty == tl.float32
-    row = tl.program_id(0).to(tl.int64)
-    x += row * x_row
-    out += row * out_row
-    columns = tl.arange(0, BLOCK)
-    top = tl.full([BLOCK], -float("inf"), tl.float32)
-    sums = tl.zeros([BLOCK], tl.float32)
-    for first in tl.range(0, D, BLOCK):
-        values = tl.load(x + first + columns, mask=first + columns < D, other=-float("inf")).to(tl.float32)
-        higher = tl.maximum(top, values)
-        level = tl.where(higher == -float("inf"), 0.0, higher)
-        sums = sums * power(top - level, EXACT) + power(values - level, EXACT)
-        top = higher
-    most = tl.max(top, 0)
-    # Lanes without an element take no part; where all elements are -inf, the sum of powers is 0 as it must be.
-    total = tl.sum(sums * power(tl.where(top == -float("inf"), -float("inf"), top - most), EXACT), 0)
-    share = 1.0 / total
-    for first in tl.range(0, D, BLOCK):
-        inside = first + columns < D
-        values = tl.load(x + first + columns, mask=inside, other=-float("inf")).to(tl.float32)
-        tl.store(out + first + columns, (power(values - most, EXACT) * share).to(out.dtype.element_ty), mask=inside)

@@ -66,14 +66,4 @@ TRITON_TILES = Kernel(
     **_SHARED,
 )
 
-TRITON_LONG = Kernel(
-    "triton_long",
-    triton=TritonFunction("softmax/triton.py:softmax_long", arguments=_SHARED_ARGUMENTS, grid=(R,), launch_pdl=True),
-    listed=table("BLOCK num_warps num_stages", (4096, 8, 2), (8192, 16, 2), (8192, 32, 3), (16384, 32, 2)),
-    constraints=(~HOPPER | (parameter("num_warps") == 16),),
-    worthwhile=(D >= 8192,),
-    tile={"R": 1},
-    **_SHARED,
-)
-
-TRITON_KERNELS = (TRITON_ROWS, TRITON_TILES, TRITON_LONG)
+TRITON_KERNELS = (TRITON_ROWS, TRITON_TILES)

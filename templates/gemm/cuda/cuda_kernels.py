@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from aot_tune.spec import (
-    Config,
     Expr,
     Kernel,
     Parameter,
@@ -20,7 +19,6 @@ from aot_tune.spec import (
 )
 
 M, N, K = dims("M N K")
-
 
 CAPABILITY, SHARED = target("capability"), target("shared_bytes")
 MROWS, NT, KC, WM, WN, WK = (parameter(name) for name in ("MROWS", "NT", "KC", "WM", "WN", "WK"))
@@ -140,66 +138,34 @@ def _mma(b: tuple[Expr, ...], plain: str, ragged: str) -> tuple[Kernel, ...]:
     )
 
 
-# On Hopper only f32 is worth it: `cuda_thin` is faster in 16 bits.
+_FEW_ROWS = {"M": MROWS, "N": 8 * NT * WN, "K": 32 * KC * WK}
+"""The tile of blocks whose warps share columns and K; in f32, a step is 32 of it."""
+
+# In 16 bits `cuda_thin` is faster, and for one row kernels whose weights go straight into registers are.
+_SHARED_COLUMNS: dict[str, Any] = {
+    "template": "gemm/cuda/few_rows/weights_by_columns.cu.j2",
+    "backend": "nvcc",
+    "dtypes": {"T": ("f32",)},
+    "requires": (M <= 64, *ROWS_OF_A, *COLUMNS_OF_B),
+    "tile": _FEW_ROWS,
+    "split": SPLIT,
+}
+
+_SKINNY_PARAMETERS = (
+    Parameter("MROWS", (8, 16)),
+    Parameter("NT", (1, 2)),
+    Parameter("WN", (4, 8)),
+    Parameter("WK", (1, 2)),
+    Parameter("KC", (1, 2)),
+    Parameter("STAGES", (4, 6)),
+    Parameter("SPLIT", (1, 2, 4)),
+    Parameter("PDL", (False, True)),
+)
 _SKINNY_ON_HOPPER = table(
     "MROWS NT WN WK STAGES SPLIT PDL",
     (16, 2, 4, 2, 4, 4, False),
     (16, 2, 4, 2, 6, 2, True),
 )
-
-
-_FEW_ROWS = {"M": MROWS, "N": 8 * NT * WN, "K": 32 * KC * WK}
-"""The tile of blocks whose warps share columns and K; in f32, a step is 32 of it."""
-
-
-def _skinny(name: str, dtypes: tuple[str, ...], hopper: tuple[Config, ...]) -> Kernel:
-    """For few rows; on Hopper with the configs given, if any."""
-    parameters = (
-        Parameter("MROWS", (8, 16)),
-        Parameter("NT", (1, 2)),
-        Parameter("WN", (4, 8)),
-        Parameter("WK", (1, 2)),
-        Parameter("KC", (1, 2)),
-        Parameter("STAGES", (4, 6)),
-        Parameter("SPLIT", (1, 2, 4)),
-        Parameter("PDL", (False, True)),
-    )
-    return Kernel(
-        name,
-        "gemm/cuda/few_rows/weights_by_columns.cu.j2",
-        backend="nvcc",
-        dtypes={"T": dtypes},
-        parameters=parameters,
-        constraints=(
-            (~HOPPER | among(parameters, hopper)) if hopper else ~HOPPER,
-            *HOPPER_ONLY,
-            SKINNY_FITS,
-            WN * WK == 8,
-            NT * KC == 2,
-            (NT == 2) | (WN == 4),
-            (MROWS == 16) | ((WN == 4) & (STAGES == 4) & (SPLIT <= 2) & (PDL == 0)),
-            (PDL == 0) | ((STAGES == 6) & (NT == 2) & (WN == 4) & (SPLIT <= 2)),
-        ),
-        requires=(M <= 64, *ROWS_OF_A, *COLUMNS_OF_B),
-        worthwhile=(M >= 2, M <= 16),
-        tile=_FEW_ROWS,
-        split=SPLIT,
-        order=table(
-            "MROWS NT WN WK KC STAGES SPLIT PDL",
-            (16, 2, 4, 2, 1, 6, 2, False),
-            (16, 2, 8, 1, 1, 6, 4, False),
-            (16, 2, 4, 2, 1, 4, 1, False),
-            (16, 1, 4, 2, 2, 4, 1, False),
-            (16, 2, 4, 2, 1, 4, 2, False),
-            (16, 2, 8, 1, 1, 4, 2, False),
-            (16, 2, 4, 2, 1, 6, 2, True),
-            (16, 2, 4, 2, 1, 4, 4, False),
-            (16, 1, 4, 2, 2, 4, 2, False),
-            (8, 1, 4, 2, 2, 4, 1, False),
-            (8, 2, 4, 2, 1, 4, 2, False),
-        ),
-    )
-
 
 _GEMV_PARAMETERS = (
     Parameter("MROWS", (1,)),
@@ -217,17 +183,13 @@ _GEMV_ON_HOPPER = table(
     (2, 4, 4, 1, False),
 )
 
-
-def _gemv(name: str, dtypes: tuple[str, ...], hopper: tuple[Config, ...]) -> Kernel:
-    """For one row; on Hopper with the configs given, if any: in 16 bits `cuda_direct_gemv` was faster on an H200."""
-    return Kernel(
-        name,
-        "gemm/cuda/few_rows/weights_by_columns.cu.j2",
-        backend="nvcc",
-        dtypes={"T": dtypes},
+CUDA_KERNELS = (
+    Kernel("cuda_generic", "gemm/cuda/generic.cu.j2", backend="nvcc", generic=True),
+    Kernel(
+        "cuda_gemv",
         parameters=_GEMV_PARAMETERS,
         constraints=(
-            (~HOPPER | among(_GEMV_PARAMETERS, hopper)) if hopper else ~HOPPER,
+            ~HOPPER | among(_GEMV_PARAMETERS, _GEMV_ON_HOPPER),
             *HOPPER_ONLY,
             SKINNY_FITS,
             WN * WK == 8,
@@ -236,10 +198,7 @@ def _gemv(name: str, dtypes: tuple[str, ...], hopper: tuple[Config, ...]) -> Ker
             (SPLIT == 1) | (WN >= 4),
             (PDL == 0) | ((STAGES == 6) & (SPLIT == 1)),
         ),
-        requires=(M <= 64, *ROWS_OF_A, *COLUMNS_OF_B),
         worthwhile=(M == 1,),
-        tile=_FEW_ROWS,
-        split=SPLIT,
         order=table(
             "WN WK KC STAGES SPLIT PDL",
             (4, 2, 2, 6, 1, False),
@@ -252,15 +211,38 @@ def _gemv(name: str, dtypes: tuple[str, ...], hopper: tuple[Config, ...]) -> Ker
             (4, 2, 2, 4, 2, False),
             (1, 8, 2, 6, 1, True),
         ),
-    )
-
-
-CUDA_KERNELS = (
-    Kernel("cuda_generic", "gemm/cuda/generic.cu.j2", backend="nvcc", generic=True),
-    _gemv("cuda_gemv", ("f32",), _GEMV_ON_HOPPER),
-    _gemv("cuda_gemv_short", ("bf16", "f16"), ()),
-    _skinny("cuda_skinny", ("f32",), _SKINNY_ON_HOPPER),
-    _skinny("cuda_skinny_short", ("bf16", "f16"), ()),
+        **_SHARED_COLUMNS,
+    ),
+    Kernel(
+        "cuda_skinny",
+        parameters=_SKINNY_PARAMETERS,
+        constraints=(
+            ~HOPPER | among(_SKINNY_PARAMETERS, _SKINNY_ON_HOPPER),
+            *HOPPER_ONLY,
+            SKINNY_FITS,
+            WN * WK == 8,
+            NT * KC == 2,
+            (NT == 2) | (WN == 4),
+            (MROWS == 16) | ((WN == 4) & (STAGES == 4) & (SPLIT <= 2) & (PDL == 0)),
+            (PDL == 0) | ((STAGES == 6) & (NT == 2) & (WN == 4) & (SPLIT <= 2)),
+        ),
+        worthwhile=(M >= 2, M <= 16),
+        order=table(
+            "MROWS NT WN WK KC STAGES SPLIT PDL",
+            (16, 2, 4, 2, 1, 6, 2, False),
+            (16, 2, 8, 1, 1, 6, 4, False),
+            (16, 2, 4, 2, 1, 4, 1, False),
+            (16, 1, 4, 2, 2, 4, 1, False),
+            (16, 2, 4, 2, 1, 4, 2, False),
+            (16, 2, 8, 1, 1, 4, 2, False),
+            (16, 2, 4, 2, 1, 6, 2, True),
+            (16, 2, 4, 2, 1, 4, 4, False),
+            (16, 1, 4, 2, 2, 4, 2, False),
+            (8, 1, 4, 2, 2, 4, 1, False),
+            (8, 2, 4, 2, 1, 4, 2, False),
+        ),
+        **_SHARED_COLUMNS,
+    ),
     *_mma(COLUMNS_OF_B, "cuda_mma", "cuda_mma_ragged"),
     *_mma(ROWS_OF_B, "cuda_mma_kn", "cuda_mma_kn_ragged"),
     Kernel(

@@ -71,15 +71,15 @@ OPERATORS = {name: bundled(name) for name in NAMES}
 OF_EACH = (
     ("softmax", "triton_tiles"),
     ("rms_norm", "triton_twice"),
-    ("silu_mul", "triton_flat"),
+    ("silu_mul", "triton_rows"),
     ("gemm", "triton_gemv"),
-    ("gemm", "triton_specialized"),
-    ("gemm", "triton_split"),
+    ("gemm", "triton_tma"),
+    ("flash_attention", "triton_split_64"),
     ("flash_attention", "triton_64"),
     ("flash_attention", "triton_tma_96"),
 )
 """Kernels of all sorts: a build compiles all."""
-EVERYWHERE = (("softmax", "triton_tiles"), ("gemm", "triton_split"), ("flash_attention", "triton_64"))
+EVERYWHERE = (("softmax", "triton_tiles"), ("gemm", "triton_gemv"), ("flash_attention", "triton_64"))
 """Of these what is compiled for other GPUs than Hopper."""
 
 

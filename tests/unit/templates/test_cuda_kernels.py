@@ -86,7 +86,6 @@ COMPILED = (
     ("gemm", "cuda_mma", False),
     ("gemm", "cuda_simt", False),
     ("gemm", "cuda_thin_kn", True),
-    ("gemm", "cuda_direct_gemv", True),
     ("gemm", "cuda_wgmma", True),
     ("gemm", "cuda_bf16x6", True),
     ("gemm", "cublaslt_f32_then_epilogue", True),

@@ -47,11 +47,7 @@ _CONSTRAINTS: tuple[Expr, ...] = (
 
 
 def _thin(name: str, b: tuple[Expr, ...], rows: tuple[Expr, ...], hopper: int, order: tuple[Config, ...]) -> Kernel:
-    """For weights that are kept as `b` says and products worth it by their rows.
-
-    Hopper has the first so many of `order`, which may be none.
-    """
-    few = among(_PARAMETERS, order[:hopper]) if hopper else ~HOPPER
+    """For weights that are kept as `b` says and products worth it by their rows. Hopper has the first of `order`."""
     return Kernel(
         name,
         "gemm/cuda/few_rows/even_shares.cu.j2",
@@ -59,7 +55,7 @@ def _thin(name: str, b: tuple[Expr, ...], rows: tuple[Expr, ...], hopper: int, o
         dtypes={"T": ("bf16", "f16")},
         follows={"f16": "bf16"},
         parameters=_PARAMETERS,
-        constraints=(*_CONSTRAINTS, ~HOPPER | few),
+        constraints=(*_CONSTRAINTS, ~HOPPER | among(_PARAMETERS, order[:hopper])),
         requires=(M <= 64, *ROWS_OF_A, *b),
         worthwhile=rows,
         order=order,
@@ -69,23 +65,6 @@ def _thin(name: str, b: tuple[Expr, ...], rows: tuple[Expr, ...], hopper: int, o
 
 
 THIN_KERNELS = (
-    _thin(
-        "cuda_thin_gemv",
-        COLUMNS_OF_B,
-        (M == 1,),
-        0,  # kernels whose weights go straight into registers were faster with every product on an H200
-        table(
-            "NT WN WK SPLIT AHEAD",
-            (2, 1, 8, 1, 1),
-            (2, 1, 8, 1, 2),
-            (3, 1, 8, 1, 1),
-            (5, 2, 2, 8, 1),
-            (5, 1, 4, 8, 1),
-            (5, 1, 4, 1, 1),
-            (3, 1, 8, 1, 2),
-            (5, 4, 1, 8, 1),
-        ),
-    ),
     _thin(
         "cuda_thin",
         COLUMNS_OF_B,
