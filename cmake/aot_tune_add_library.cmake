@@ -515,7 +515,6 @@ function(_aot_tune_common_properties target)
     ${target}
     PRIVATE -O2
             ${_aot_tune_host_flags} # also if a project's flags have -march=native
-            -mtune=generic
             -fno-rtti
             -fno-exceptions # when Python ends a thread by force, no destructors of a call must run
             -Wall

@@ -20,6 +20,7 @@ __all__ = [
     "cpu_flags",
     "cpu_level",
     "fits",
+    "host_flags",
 ]
 
 _LEVELS = (
@@ -139,6 +140,12 @@ def cpu_flags(target: str) -> tuple[str, ...]:
     """The flags that tell a C++ compiler the target of that name."""
     march, _, more = _MARCH.get(target, target.removeprefix("cpu-")).partition("-v4-")
     return (f"-march={march}-v4", *_MORE[more]) if more else (f"-march={march}",)
+
+
+def host_flags(baselines: Iterable[str]) -> tuple[str, ...]:
+    """The flags for a library's own code, which its baseline of CPUs decides, not the machine that compiles it."""
+    name = next(b for b in baselines if b.startswith("cpu-"))
+    return (*cpu_flags(name), *(("-mtune=generic",) if name == CPU_TARGETS[0].name else ()))
 
 
 def code_flags(target: Target) -> tuple[str, ...]:

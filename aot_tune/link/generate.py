@@ -21,7 +21,7 @@ from aot_tune.compile import Variant
 from aot_tune.link.check_tables import check_library
 from aot_tune.link.dispatch import render_dispatch
 from aot_tune.link.elf import Member, initialiser_count, symbols_of, write_archive
-from aot_tune.link.library_records import SHARED_FUNCTIONS, LibrarySpec, family_facts
+from aot_tune.link.library_records import FAMILIES, SHARED_FUNCTIONS, LibrarySpec, family_facts
 from aot_tune.link.manifest import render_manifest
 from aot_tune.link.operator_tables import FLOATS, render_tables, scalar_default
 from aot_tune.link.signature import (
@@ -62,7 +62,6 @@ _IOSTREAM = "_ZNSt8ios_base4InitC1Ev"  # std::ios_base::Init::Init()
 _LAUNCHER, _LOAD = "_ZN8launcher", "4loadERNS_6KernelE"  # launcher::<family>::load(launcher::Kernel&, int), of Triton's
 _COMMON = (*FLOATS, "i32", "i64")
 """Scalars whose range users do not ask about."""
-_DEVICES = {"cpu": "kDLCPU", "cuda": "kDLCUDA", "hip": "kDLROCM"}
 _WIDTH = 120
 _MOST_CHOICES = 3
 """The most outputs that may be left out. Each doubles the overloads. With more of them, a result is `Any`."""
@@ -286,7 +285,7 @@ def render_module(spec: LibrarySpec) -> str:
 
 def _render_xla_handlers(spec: LibrarySpec) -> str:
     """The text of xla_ffi.cpp."""
-    devices = [(family, _DEVICES[family]) for family in xla_families(spec)]
+    devices = [(family, FAMILIES[family].device) for family in xla_families(spec)]
     operators = [table.operator for table in spec.operators]
     return render_template("xla_ffi.cpp.j2", spec=spec, operators=operators, devices=devices)
 

@@ -36,22 +36,28 @@ class FamilyFacts:
         preloads: its variants have the function `<symbol>_preload`.
         initialisers: functions by which an object may register its kernels when the library is loaded.
         late: prefixes of the names of libraries that are linked statically, or found at a call.
+        device: DLPack's name of the type of its devices.
+        platform: XLA's name of them. Empty if XLA has none, so that a library has no handler for them.
     """
 
     on_host: bool = False
     preloads: bool = False
     initialisers: int = 0
     late: tuple[str, ...] = ()
+    device: str = ""
+    platform: str = ""
 
 
 FAMILIES = {
-    "cpu": FamilyFacts(on_host=True),
+    "cpu": FamilyFacts(on_host=True, device="kDLCPU", platform="cpu"),
     "cuda": FamilyFacts(
         preloads=True,
         initialisers=1,
         late=("libcuda.", "libcudart.", "libcublas", "libnvrtc", "libnvJitLink", "libnvidia-"),
+        device="kDLCUDA",
+        platform="CUDA",
     ),
-    "hip": FamilyFacts(preloads=True, late=("libamdhip64.",)),
+    "hip": FamilyFacts(preloads=True, late=("libamdhip64.",), device="kDLROCM", platform="ROCM"),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from aot_tune.link.library_records import LibrarySpec
+from aot_tune.link.library_records import FAMILIES, LibrarySpec, family_facts
 from aot_tune.render.environment import text_templates
 from aot_tune.spec import Operator, Tensor
 
@@ -20,9 +20,6 @@ __all__ = [
     "shape_text",
     "xla_families",
 ]
-
-_PLATFORMS = {"cpu": "cpu", "cuda": "CUDA", "hip": "ROCM"}
-"""XLA's names of families of devices."""
 
 _TEMPLATES = text_templates(Path(__file__).parent / "cpp")
 
@@ -70,10 +67,10 @@ def handler_names(spec: LibrarySpec, operator: str) -> dict[str, str]:
 
     Each library has one for CUDA. If the library has nothing for GPUs, a call says so.
     """
-    return {_PLATFORMS[family]: f"{spec.prefix}_{operator}_xla_{family}" for family in xla_families(spec)}
+    return {FAMILIES[family].platform: f"{spec.prefix}_{operator}_xla_{family}" for family in xla_families(spec)}
 
 
 def xla_families(spec: LibrarySpec) -> list[str]:
     """Families of devices for which a library has handlers of XLA's FFI, sorted."""
     families = {family for table in spec.operators for family in table.families}
-    return sorted(families & _PLATFORMS.keys() | {"cpu", "cuda"})
+    return sorted({f for f in families if family_facts(f).platform} | {"cpu", "cuda"})

@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 
 from aot_tune.bench.devices.family import family
-from aot_tune.compile import families_of, generic_targets, target_by_name, toolchain_for
-from aot_tune.compile.device_targets import cpu_flags
+from aot_tune.compile import families_of, generic_targets, toolchain_for
+from aot_tune.compile.device_targets import host_flags
 from aot_tune.database import OperatorDatabase, deciding, load_databases
 from aot_tune.plan.compile_settings import CompileSettings, check_settings, linked_libraries, of_target
 from aot_tune.plan.options import Options, misspelt, resolve
@@ -328,7 +328,7 @@ def write_plan(directory: Path, plan: Plan, paths: Paths, files: Sequence[Path])
     (directory / "plan.cmake").write_text(
         f"set(_aot_tune_inputs\n{listed}\n)\n"
         + _cmake_list("families", plan.families)
-        + _cmake_list("host_flags", cpu_flags(next(b for b in plan.baselines if target_by_name(b).on_host)))
+        + _cmake_list("host_flags", host_flags(plan.baselines))
         + _cmake_list("backends", plan.toolchains)
         + _cmake_list("link_arguments", paths.link_arguments)
         + _cmake_list("include_folders", paths.include_folders)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -132,7 +133,9 @@ def family(name: str) -> Family:
             return cast(Family, module.FAMILY)
         except (ModuleNotFoundError, AttributeError):
             pass
-    raise WorkerError(f"there is no device family {name!r}", fix="use 'cpu', 'cuda' or 'hip'")
+    names = [m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)])]
+    known = [n for n in names if hasattr(importlib.import_module(f"aot_tune.bench.devices.{n}"), "FAMILY")]
+    raise WorkerError(f"there is no device family {name!r}", fix=f"use {', '.join(known)}")
 
 
 def make_device(family: str, name: str, detail: str, identity: dict[str, str | int], unit: str = "") -> Device:
