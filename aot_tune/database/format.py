@@ -8,6 +8,7 @@ measurements. The problem's digest is of all these lines.
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -71,7 +72,7 @@ STORE = "aot_tune store"
 _GROUP_END = b'{"end":{}}'
 END = b"\n" + _GROUP_END + b"\n"
 """Ends each group of a store."""
-_START = b'{"header":{"format":"%s"' % STORE.encode()
+_START = re.compile(rb'{"header":{"format":"%s","schema":(\d+)' % STORE.encode())
 _DIGITS = 24
 _TAKEN = sorted(
     {*MeasurementLine.__struct_fields__} & {*Measurement.__struct_fields__} - {"problem", "candidate", "code"}
@@ -497,9 +498,10 @@ def _group(lines: Sequence[RecordLine], digests: RecordDigests) -> Group | None:
     return Group(problem.at, problem.raced, _problem_of(problem), measurements, candidates)
 
 
-def is_store(text: bytes) -> bool:
-    """Whether a text is that of a store, of whatever schema."""
-    return text.startswith(_START)
+def is_store(text: bytes, *, other: bool = False) -> bool:
+    """Whether a text is that of a store, of whatever schema or of another than this version's."""
+    schema = _START.match(text)
+    return schema is not None and not (other and int(schema[1]) == SCHEMA)
 
 
 def database_of_store(text: bytes, name: str) -> OperatorDatabase:

@@ -30,6 +30,7 @@ from aot_tune.database.format import (
     candidate_line,
     encode_group,
     group_name,
+    is_store,
     measurement_line,
     measurement_of,
     read_groups,
@@ -66,8 +67,9 @@ _REFUSED = ".refused"
 """A text that others may write to is not read. It is kept under this name, and a new one takes its place."""
 _SPARE = 256
 """A text is written anew when more than half of its groups are superseded, and these are more than this."""
-_OUTDATED_DAYS = 30
-"""Groups that are older go when a text is written anew, if a candidate of theirs had other code since."""
+_OUTDATED_SECONDS = 30 * 24 * 3600.0
+"""Groups that are older go when a text is written anew, if a candidate of theirs had other code since. Texts of other
+versions go if nothing was added for so long."""
 _BEGUN = "begun"
 _LONGEST_SECONDS = 24 * 3600.0
 """Measurements older than this do not count as new when everything is to be measured again."""
@@ -225,7 +227,7 @@ def _by_code(lines: Iterable[CandidateLine]) -> dict[tuple[str, str], CandidateL
 def _current(groups: Mapping[str, Group]) -> dict[str, Group]:
     """The groups without those that are old, and of which a candidate had other code since."""
     latest = {m.candidate: m.code for g in sorted(groups.values(), key=lambda g: g.at) for m in g.measurements}
-    old = time.time_ns() - _OUTDATED_DAYS * 24 * 3600 * 10**9
+    old = time.time_ns() - _OUTDATED_SECONDS * 1e9
     return {
         name: group
         for name, group in groups.items()
@@ -411,12 +413,19 @@ class MeasurementStore:
 
 
 def compact_store(location: CacheLocation) -> None:
-    """Drop what is damaged, superseded or outdated from all texts of a store that may be written."""
+    """Drop what is damaged, superseded or outdated from all texts of a store that may be written.
+
+    Texts that this version does not read go if nothing was added for a month.
+    """
     if location.root is None or location.mode not in ("rw", "fresh"):
         return
     for path in sorted((location.root / _ROOM).glob(f"*{_ENDING}")):
         try:
-            head = Head.read(read_own(path, trusted=location.trusted), str(path))
+            text = read_own(path, trusted=location.trusted)
+            if is_store(text, other=True) and time.time() - path.stat().st_mtime > _OUTDATED_SECONDS:
+                path.unlink(missing_ok=True)
+                continue
+            head = Head.read(text, str(path))
             if f"{head.stem}{_ENDING}" == path.name:
                 _Text(path, head, trusted=location.trusted).compact(location.root / TEMPORARIES)
         except DatabaseError:  # of another version; or its head is damaged, and goes once something is added

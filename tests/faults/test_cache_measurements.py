@@ -145,6 +145,9 @@ def test_recording_drops_what_is_damaged_or_superseded(tmp_path: Path, caplog) -
         assert [mine.find("c", one.code, WHERE) for one in (kept, measured())] == [kept, measured(screen=(3.0,))]
         assert store.damaged == 0
     assert later.read_bytes() == before
+    os.utime(later, (time.time() - 40 * 24 * 3600,) * 2)
+    compact_store(CacheLocation(root=tmp_path, mode="rw"))
+    assert not later.exists()
     inode = path.stat().st_ino
     compact_store(CacheLocation(root=tmp_path, mode="ro"))
     compact_store(CacheLocation(root=None, mode="rw"))
