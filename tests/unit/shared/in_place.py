@@ -17,7 +17,7 @@ from aot_tune.bench.protocol.measurement_records import Check, Device, Policy, R
 from aot_tune.bench.worker.worker_session import WorkerSession, session_of
 from aot_tune.spec import Problem
 
-__all__ = ["BODIES", "Bed", "build"]
+__all__ = ["Bed", "build"]
 
 OPERATOR = '''
 """state = 2 * state + x; out = x + the old state, in the memory of x if need be; total = the sum of x."""
@@ -67,7 +67,7 @@ SOURCE = (
     + r"""
 #include <cmath>
 #define ARGS const DLTensor *x, const DLTensor *state, const DLTensor *out, const DLTensor *total
-enum { GOOD, IDLE, TWICE, LATE, GAP, UNSTEADY, LATER, MEMO };
+enum { GOOD, IDLE, TWICE, LATE, GAP, UNSTEADY, LATER, MEMO, HIDES, MUTATES, PAST_END, PAST_WORKSPACE, REFUSES, SPOILS };
 static int calls = 0;
 static float& at(const DLTensor* t, int64_t i, int64_t j) {
     return static_cast<float*>(t->data)[i * t->strides[0] + (t->ndim > 1 ? j * t->strides[1] : 0)];
@@ -90,10 +90,12 @@ static bool remembered(const DLTensor* x, const DLTensor* state) {
     for (volatile int wait = 0; !same && wait < 100000; wait = wait + 1) {}
     return same;
 }
-EXPORT int candidate_preload() { return 0; }
-EXPORT int candidate_workspace(ARGS, size_t* size) { return *size = 0, 0; }
-EXPORT int candidate_launch(ARGS, void*, size_t, void*) {
+EXPORT int candidate_preload() { return BODY == REFUSES ? 3 : 0; }
+EXPORT int candidate_workspace(ARGS, size_t* size) { return *size = BODY == PAST_WORKSPACE ? 1000 : 0, 0; }
+EXPORT int candidate_launch(ARGS, void* workspace, size_t size, void*) {
     ++calls;
+    if (BODY == SPOILS) return 700;
+    if (BODY == PAST_WORKSPACE) static_cast<char*>(workspace)[size] = 0;
     if (BODY == MEMO) remembered(x, state);
     for (int64_t i = 0; i < x->shape[0]; ++i) {
         if (BODY != LATE) add_up(x, total, i);
@@ -101,27 +103,29 @@ EXPORT int candidate_launch(ARGS, void*, size_t, void*) {
             const float old = at(state, i, j), value = at(x, i, j);
             if (std::fabs(old) > 1000 && std::isfinite(old)) return 9;  // it was not restored
             if (BODY != IDLE) at(state, i, j) = 2 * old + value * (BODY == TWICE ? 2 : 1);
-            at(out, i, j) = value + old;
+            at(out, i, j) = BODY == HIDES && std::isnan(value + old) ? 0 : value + old;
         }
         if (BODY == LATE) add_up(x, total, i);
     }
     if (BODY == GAP && state->strides[0] > x->shape[1]) at(state, 0, x->shape[1]) = 0;
+    if (BODY == MUTATES) at(x, 0, 0) = 5;
+    if (BODY == PAST_END) at(total, x->shape[0], 0) = 0;
     if (BODY == UNSTEADY) at(state, 0, 0) *= 1 + 1.2e-7f * static_cast<float>(calls % 3);
     if (BODY == LATER && calls > 8) at(state, 0, 0) += 5;
     return 0;
 }
 """
 )
-BODIES = ("GOOD", "IDLE", "TWICE", "LATE", "GAP", "UNSTEADY", "LATER", "MEMO")
 
 
-def on_host(policy: Policy, role: Role, device: Device) -> WorkerSession:
-    """A session of the CUDA family on the host's memory and clock. Needs torch."""
+def on_host(policy: Policy, role: Role, device: Device) -> tuple[WorkerSession, Any]:
+    """A session of the CUDA family on the host's memory and clock, and its stream. Needs torch."""
     from host_engine import HostEngine
 
     from aot_tune.bench.worker.cuda_engine import CudaEngine
 
-    return WorkerSession(CudaEngine(policy, role, device, HostEngine), role)
+    stream = HostEngine()
+    return WorkerSession(CudaEngine(policy, role, device, lambda: stream), role), stream
 
 
 class Bed:
@@ -142,7 +146,11 @@ class Bed:
                 name="Host", uuid="", capability=90, sm_count=1, l2_bytes=1 << 16, memory_bytes=1 << 30, driver="1"
             )
         policy = msgspec.structs.replace(policy, copies=copies)
-        self.session = on_host(policy, role, device) if name == "cuda" else session_of(policy, role, device)
+        self.stream = None
+        if name == "cuda":
+            self.session, self.stream = on_host(policy, role, device)
+        else:
+            self.session = session_of(policy, role, device)
 
     def ask(self, request: Any) -> Any:
         return self.session.handle(request, lambda _message: None)

@@ -17,7 +17,7 @@ from in_place import Bed
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.reference_results import EXACT, read_limits, read_truth, write_truth
-from aot_tune.spec import IntegerSums, Kernel, Operator, Tensor, dims, problem
+from aot_tune.spec import IntegerSums, Kernel, Operator, Problem, Tensor, dims, problem
 from aot_tune.support.processes import resident_bytes
 
 SMALL = problem(R=13, D=37)
@@ -62,19 +62,23 @@ def test_a_good_candidate_is_right_and_timed_on_what_it_was_verified_on(bed: Bed
         assert checked.status == "ok", checked.reason
 
 
-WRONG = (
+WRONG: tuple[tuple[str, Problem, str], ...] = (
     ("IDLE", SMALL, r"^state\[\d+, \d+\]: got .* elements are wrong \(problem 'R=13 D=37'\)$"),
     ("TWICE", SMALL, r"^state\[\d+, \d+\]: got"),
     ("LATE", SMALL, r"^total\[\d+\]: got .* \(problem 'R=13 D=37', 'out' in the memory of 'x'\)$"),
     ("LATE", PADDED, r"'out' in the memory of 'x'\)$"),
     ("GAP", PADDED, r"^oob: 4 bytes between the rows of 'state' were written, first 148 \(problem"),
+    ("PAST_END", SMALL, r"^oob: guard zone of 'total': 4 bytes written 0 bytes past its end"),
+    ("PAST_WORKSPACE", SMALL, r"^oob: guard zone of 'workspace': 1 bytes written 0 bytes past its end"),
+    ("MUTATES", SMALL, r"^input 'x' was changed, first at byte \d+ \(problem 'R=13 D=37'\)$"),
+    ("HIDES", SMALL, r"^out\[\d+, \d+\]: got 0.0, want .*NaN and infinities in 'x'"),
 )
 
 
 def test_a_wrong_candidate_is_refused_and_leaves_nothing_behind(bed: Bed, build: Any) -> None:
     bed.load(build("GOOD"), "good")
     for number, (body, one, told) in enumerate(WRONG):
-        key = bed.name(one)
+        key = bed.name(one, special="x" if body == "HIDES" else "")
         bed.load(build(body), f"wrong-{number}")
         checked = bed.verify(key, f"wrong-{number}")
         assert checked.status == "wrong-result"
