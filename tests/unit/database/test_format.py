@@ -29,6 +29,7 @@ from aot_tune.database import (
     load_databases,
     save_database,
 )
+from aot_tune.database.files import load_tree
 from aot_tune.database.record_lines import SCHEMA
 from aot_tune.database.records import canonical_database
 from aot_tune.support.errors import DatabaseError
@@ -295,3 +296,37 @@ def test_what_is_no_measurement_is_not_written(small: OperatorDatabase, fields: 
     first = msgspec.structs.replace(small.measurements[0], **fields)
     with pytest.raises(DatabaseError, match=words):
         encode(msgspec.structs.replace(small, measurements=(first, *small.measurements[1:])))
+
+
+def of(operator: str, device: str = "test-cpu") -> OperatorDatabase:
+    """An empty record."""
+    given = DEVICE
+    if device != "test-cpu":
+        given = msgspec.structs.replace(DEVICE, slug=device, identity={"name": device})
+    changes = {"operator": operator, "device": given}
+    return msgspec.structs.replace(a_database(), candidates=(), measurements=(), problems=(), **changes)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:2000]), r"gemm\.jsonl:\d+: the last line is cut off"),
+        (
+            lambda path: path.rename(path.with_name("rms_norm.jsonl")),
+            r"rms_norm\.jsonl:1: it is a record of operator 'gemm'\n  why: a record has the name",
+        ),
+        (
+            lambda path: save_database(path.parent.parent, of("gemm", "zz")).rename(path.with_name("x.jsonl")),
+            r"x\.jsonl:2: it is of Test CPU \(zz\), but gemm\.jsonl is not\n  why: a folder holds",
+        ),
+        (
+            lambda path: save_database(path.parent.parent / "copy", a_database()),
+            r"gemm\.jsonl and .*gemm\.jsonl hold the same operator and device\n  fix: merge them with",
+        ),
+    ],
+)
+def test_files_that_are_no_folder_of_records(tmp_path: Path, spoil: Callable[[Path], object], words: str) -> None:
+    save_database(tmp_path, of("softmax"))
+    spoil(save_database(tmp_path, a_database()))
+    with pytest.raises(DatabaseError, match=words):
+        load_tree(tmp_path)
