@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cpu_kernels import CpuKernel
 from formulas import CALLS, FUNCTIONS, TEMPLATES, FormulaCall, on_batches, operator_of
+from host_compiler import CUDA, shared_object
 from nvcc_sources import MISSING
-from precompiled import include
-from rows_on_host import FLAGS, HOST
 
 from aot_tune.compile.cxx import TOOLCHAIN as CXX
 from aot_tune.compile.nvcc import TOOLCHAIN as NVCC
@@ -36,11 +34,9 @@ def render(op: Operator) -> Rendered:
 def check(folder: Path, op: Operator, *flags: str) -> None:
     """Compile the kernel with the host's compiler, and hold its calls against the reference."""
     rendered = render(op)
-    source, library = folder / f"{rendered.digest}.cpp", folder / f"{rendered.digest}.so"
+    source = folder / f"{rendered.digest}.cpp"
     source.write_text(rendered.source)
-    command = ["g++", *FLAGS, *flags, "-shared", source, "-o", library]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:3000]
+    library = shared_object(source, *flags)
     for call in (FormulaCall(**c) for c in CALLS):
         call.check(op, call.run(library, rendered.symbol, op))
 
@@ -56,19 +52,12 @@ def test_cpp(lanes: int, math_functions: bool, tmp_path_factory: pytest.TempPath
     holds()
 
 
-@pytest.fixture(scope="module")
-def host_flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """With which CUDA C++ is compiled for the host."""
-    folder = tmp_path_factory.mktemp("header")
-    return include(folder, HOST / "cuda_runtime.h", [*FLAGS, "-I", str(HOST)])[len(FLAGS) :]
-
-
-def test_cuda_on_the_host(host_flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_cuda_on_the_host(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("cuda")
 
     @on_batches(2)
     def holds(batch: list[Formula]) -> None:
-        check(folder, operator_of(batch, "each.cu.j2"), *host_flags)
+        check(folder, operator_of(batch, "each.cu.j2"), *CUDA)
 
     holds()
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from dltensors import F32, Given
+from host_compiler import CUDA, shared_object
 from numpy.typing import NDArray
-from places import SHARED
 
 from aot_tune.compile.programs import option_flags
 from aot_tune.compile.toolchain import target_by_name
@@ -60,19 +59,8 @@ class OnHost:
     def __init__(self, folder: Path, made: Rendered) -> None:
         folder.mkdir()
         (folder / "candidate.cpp").write_text(made.source)
-        flags = [
-            "-std=c++17",
-            "-w",
-            "-fPIC",
-            "-fno-gnu-unique",
-            "-I",
-            str(SHARED / "cuda_on_host"),
-            *option_flags(made.compile, folder),
-        ]
-        command = ["g++", *flags, "-shared", "candidate.cpp", "-o", "candidate.so"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        self._library, self._symbol = ctypes.CDLL(str(folder / "candidate.so")), made.symbol
+        program = shared_object(folder / "candidate.cpp", *CUDA, *option_flags(made.compile, folder))
+        self._library, self._symbol = ctypes.CDLL(str(program)), made.symbol
         self._library.noted.restype = ctypes.c_char_p
         self.workspace = 0
 
