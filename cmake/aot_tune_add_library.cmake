@@ -37,23 +37,22 @@ include_guard(GLOBAL)
 include("${CMAKE_CURRENT_LIST_DIR}/aot_tune_install_library.cmake")
 cmake_policy(VERSION 3.12...3.25) # whatever policies the project has; it keeps its own
 
-set(_AOT_TUNE_OPTIONS
-    MODE TARGETS OLDER_CPUS BUDGET EFFORT SURVEY MAX_REGRET MAX_VARIANTS MAX_BYTES CACHE CACHE_DIR CACHE_TIERS JOBS THREADS
-    STRICT NO_SURVIVOR FILTER EXCLUDE_BACKENDS DEVICE WORKLOAD KEEP XLA_FFI EXECUTOR
+if(NOT DEFINED AOT_TUNE_PACKAGE_DIR)
+  get_filename_component(AOT_TUNE_PACKAGE_DIR "${CMAKE_CURRENT_LIST_DIR}/../aot_tune" ABSOLUTE)
+endif()
+if(NOT _aot_tune_sources) # set by an editable install, whose other files are elsewhere
+  set(_aot_tune_sources "${AOT_TUNE_PACKAGE_DIR}")
+endif()
+file(STRINGS "${_aot_tune_sources}/plan/options.py" _AOT_TUNE_OPTIONS # the names in OPTIONS
+     REGEX "^    Option\\(\"AOT_TUNE_[A-Z_]+\"|^        \"AOT_TUNE_[A-Z_]+\",$"
 )
+list(TRANSFORM _AOT_TUNE_OPTIONS REPLACE "^[^\"]*\"AOT_TUNE_([A-Z_]+)\".*$" "\\1")
 foreach(_option IN LISTS _AOT_TUNE_OPTIONS)
   set(AOT_TUNE_${_option} "" CACHE STRING "See `aot-tune options`; empty takes the environment variable or the default")
 endforeach()
 unset(_option)
-
-if(NOT DEFINED AOT_TUNE_PACKAGE_DIR)
-  get_filename_component(AOT_TUNE_PACKAGE_DIR "${CMAKE_CURRENT_LIST_DIR}/../aot_tune" ABSOLUTE)
-endif()
 # The function is known in every folder of a project. Variables are only known below the first includer.
 set_property(GLOBAL PROPERTY _AOT_TUNE_OPTIONS "${_AOT_TUNE_OPTIONS}")
-if(NOT _aot_tune_sources) # set by an editable install, whose other files are elsewhere
-  set(_aot_tune_sources "${AOT_TUNE_PACKAGE_DIR}")
-endif()
 set_property(GLOBAL PROPERTY _AOT_TUNE_PACKAGE_DIR "${_aot_tune_sources}")
 unset(_aot_tune_sources)
 
