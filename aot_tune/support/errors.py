@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 __all__ = [
     "AotTuneError",
@@ -16,6 +17,7 @@ __all__ = [
     "NoSurvivorError",
     "OptionError",
     "RenderError",
+    "SentError",
     "SpecError",
     "TooLargeError",
     "ToolchainError",
@@ -87,6 +89,25 @@ class ManifestError(AotTuneError):
 
 class BuildError(AotTuneError):
     """A build cannot continue."""
+
+
+class SentError(NamedTuple):
+    """The parts of an error, on their way between processes. `kind` is its class."""
+
+    what: str
+    why: str = ""
+    fix: str = ""
+    kind: str = "BuildError"
+
+    @classmethod
+    def of(cls, error: AotTuneError) -> SentError:
+        """The parts of an error."""
+        return cls(error.what, error.why, error.fix, type(error).__name__)
+
+    def error(self, kind: type[AotTuneError] | None = None, *, where: str = "") -> AotTuneError:
+        """The error again, or one of another `kind`. `where` is what reported it."""
+        kind = kind or globals().get(self.kind, BuildError)
+        return kind(f"{where}{': ' * bool(where)}{self.what}", why=self.why, fix=self.fix)
 
 
 class Mistakes:

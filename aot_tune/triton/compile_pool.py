@@ -125,7 +125,7 @@ class _CompilerProcess:
                 fix="see whether `python -c 'import triton'` works",
             ) from error
         if hello.fault is not None:
-            raise ToolchainError(hello.fault.what, why=hello.fault.why, fix=hello.fault.fix)
+            raise hello.fault.error(ToolchainError)
 
     def _line(self, timeout: float) -> bytes:
         assert self._process.stdout is not None

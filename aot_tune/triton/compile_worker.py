@@ -17,10 +17,10 @@ import msgspec
 
 from aot_tune.render.triton.recipe import Recipe
 from aot_tune.support.cuda_tools import kernel_resources
-from aot_tune.support.errors import AotTuneError
+from aot_tune.support.errors import AotTuneError, SentError
 from aot_tune.triton.absent_devices import DeviceFacts, device_of, stand_in, target_of
 from aot_tune.triton.installed import find_triton, load
-from aot_tune.triton.triton_messages import CompileReply, CompileRequest, CompilerReady, DescriptorMap, Fault, Image
+from aot_tune.triton.triton_messages import CompileReply, CompileRequest, CompilerReady, DescriptorMap, Image
 
 __all__ = ["main"]
 
@@ -179,11 +179,11 @@ def main() -> int:
         find_triton()
         worker = _Compiler(sys.argv[1], sys.argv[2:])
     except AotTuneError as error:
-        say(CompilerReady(fault=Fault(what=error.what, why=error.why, fix=error.fix)))
+        say(CompilerReady(fault=SentError.of(error)))
         return 1
     except Exception as error:
         what = f"Triton cannot be imported: {type(error).__name__}: {error}"
-        say(CompilerReady(fault=Fault(what=what, fix="install it again, with a version for this Python")))
+        say(CompilerReady(fault=SentError(what, fix="install it again, with a version for this Python")))
         return 1
     say(CompilerReady(version=worker.version()))
     decoder = msgspec.json.Decoder(CompileRequest)

@@ -21,12 +21,12 @@ from aot_tune.expr.integers import as_expr
 from aot_tune.expr.trace import trace
 from aot_tune.render.triton.recipe import of_data
 from aot_tune.spec import AMD_OPTIONS, DTYPES, OPTIONS, Declarations, Expr, Facts, parameter, present
-from aot_tune.support.errors import AotTuneError, SpecError
+from aot_tune.support.errors import AotTuneError, SentError, SpecError
 from aot_tune.support.installed_paths import project_files
 from aot_tune.triton import triton_private
 from aot_tune.triton.absent_devices import TorchDtype, device_of, stand_in
 from aot_tune.triton.installed import load
-from aot_tune.triton.triton_messages import Answer, Fault, FunctionRequest, Given, InspectRequest, TensorFacts
+from aot_tune.triton.triton_messages import Answer, FunctionRequest, Given, InspectRequest, TensorFacts
 
 _TRIES = 48
 _REMEDY = "pass it as an expression in `arguments` of TritonFunction instead"
@@ -93,11 +93,11 @@ def _answer(request: FunctionRequest, roots: list[str]) -> Answer:
         inspection = _read_function(request, roots)
         return Answer(name=request.name, inspection=inspection, imported=project_files())
     except AotTuneError as error:
-        return Answer(name=request.name, fault=Fault(what=error.what, why=error.why, fix=error.fix))
+        return Answer(name=request.name, fault=SentError.of(error))
     except Exception as error:
         traceback.print_exc()
         what = f"kernel {request.name!r}: reading {request.function} fails: {type(error).__name__}: {error}"
-        return Answer(name=request.name, fault=Fault(what=what, fix="try to import only its module with Python"))
+        return Answer(name=request.name, fault=SentError(what, fix="try to import only its module with Python"))
 
 
 def _main() -> int:

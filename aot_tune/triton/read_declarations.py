@@ -112,9 +112,8 @@ def read_functions(
                 imported.update(answer.imported)
             with mistakes.gather():
                 if answer.inspection is None:
-                    fault = answer.fault
-                    assert fault is not None
-                    raise BuildError(fault.what, why=fault.why, fix=fault.fix)
+                    assert answer.fault is not None
+                    raise answer.fault.error(BuildError)
                 _check_effects(operators, answer.name, answer.inspection)
                 inspections.setdefault(answer.name, {})[request.target] = answer.inspection
     mistakes.tell()

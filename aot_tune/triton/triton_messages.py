@@ -8,6 +8,7 @@ import msgspec
 
 from aot_tune.render.triton.recipe import Recipe
 from aot_tune.spec import Declarations
+from aot_tune.support.errors import SentError
 
 __all__ = [
     "Answer",
@@ -15,7 +16,6 @@ __all__ = [
     "CompileRequest",
     "CompilerReady",
     "DescriptorMap",
-    "Fault",
     "FunctionRequest",
     "Given",
     "GivenKind",
@@ -94,14 +94,6 @@ class InspectRequest(msgspec.Struct, frozen=True, kw_only=True):
     functions: list[FunctionRequest]
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """Why there is no answer: the parts of an error."""
-
-    what: str
-    why: str = ""
-    fix: str = ""
-
-
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The result for one function: its declarations, or why they are unknown.
 
@@ -110,7 +102,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     inspection: Declarations | None = None
-    fault: Fault | None = None
+    fault: SentError | None = None
     imported: list[str] = []
 
 
@@ -184,4 +176,4 @@ class CompilerReady(msgspec.Struct, frozen=True, kw_only=True):
     """A worker's first line: it is ready, or `fault` says why it never will be."""
 
     version: str = ""
-    fault: Fault | None = None
+    fault: SentError | None = None

@@ -13,8 +13,7 @@ from aot_tune.compile import Object, Variant
 from aot_tune.plan.library_plan import Plan
 from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import CompileOptions, Expr, Problem
-from aot_tune.support import errors
-from aot_tune.support.errors import AotTuneError, BuildError
+from aot_tune.support.errors import SentError
 
 __all__ = [
     "Begin",
@@ -28,7 +27,6 @@ __all__ = [
     "PrepareCall",
     "RaceCall",
     "ScreenCall",
-    "SentError",
     "SurveyCall",
     "decode",
     "decode_call",
@@ -44,25 +42,6 @@ T = TypeVar("T")
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pass
-
-
-class SentError(_Record, frozen=True):
-    """An error of the project, as the node reported it. `kind` is its class."""
-
-    kind: str
-    what: str
-    why: str = ""
-    fix: str = ""
-
-    @classmethod
-    def of(cls, error: AotTuneError) -> SentError:
-        """The message for an error."""
-        return cls(kind=type(error).__name__, what=error.what, why=error.why, fix=error.fix)
-
-    def error(self, where: str = "") -> AotTuneError:
-        """The error of the message. `where` is the node that reported it."""
-        kind = getattr(errors, self.kind, BuildError)
-        return kind(f"{where}{': ' * bool(where)}{self.what}", why=self.why, fix=self.fix)
 
 
 class NodeQuestion(_Record, frozen=True):

@@ -35,7 +35,6 @@ from aot_tune.pipeline.cluster.cluster_messages import (
     PrepareCall,
     RaceCall,
     ScreenCall,
-    SentError,
     decode,
     decode_call,
     encode,
@@ -48,7 +47,7 @@ from aot_tune.pipeline.measuring.vendor_process import VendorQuestion, ask_vendo
 from aot_tune.plan.preflight import check_measuring, device_families
 from aot_tune.search.budget import Budget
 from aot_tune.support.digests import digest_of_files
-from aot_tune.support.errors import AotTuneError, ToolchainError, WorkerError
+from aot_tune.support.errors import AotTuneError, SentError, ToolchainError, WorkerError
 from aot_tune.support.installed_paths import PACKAGE, package_code
 from aot_tune.support.run_program import key_environment
 from aot_tune.support.storage import check_loadable, scratch_folder

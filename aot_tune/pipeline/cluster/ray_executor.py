@@ -383,7 +383,7 @@ class _RayExecutor:
                 host = self._hosts[device.unit]
                 answer = decode(host.ask("check", names, toolkit, log=self._log), BenchAnswer)
                 if answer.error is not None:
-                    raise answer.error.error(host.node.shown)
+                    raise answer.error.error(where=host.node.shown)
         return []
 
     def jobs(self, toolchain: Toolchain, limit: int | None) -> Jobs:
@@ -420,7 +420,7 @@ class _RayExecutor:
             raise (
                 ToolchainError("a node did not compile the source")
                 if reply.error is None
-                else reply.error.error(reply.node)
+                else reply.error.error(where=reply.node)
             )
         for name, digest in reply.outcome.includes.items():
             if file_digest(toolchain.locate(name)) != digest:

@@ -12,9 +12,9 @@ import pytest
 from triton_installed import EACH_TRITON, FUNCTIONS, ONE_TRITON, ask, integer, pointer, request
 
 from aot_tune.spec import Declarations, Expr, dims, stride
-from aot_tune.support.errors import ToolchainError
+from aot_tune.support.errors import SentError, ToolchainError
 from aot_tune.triton.read_declarations import inspect
-from aot_tune.triton.triton_messages import Answer, Fault, FunctionRequest, Given, InspectRequest, ProblemFacts
+from aot_tune.triton.triton_messages import Answer, FunctionRequest, Given, InspectRequest, ProblemFacts
 
 M, N = dims("M N")
 ARGUMENTS = {
@@ -92,7 +92,7 @@ def read(search: list[str], name: str) -> Declarations:
     return answer.inspection
 
 
-def refused(search: list[str], name: str) -> Fault:
+def refused(search: list[str], name: str) -> SentError:
     """Why a function was not read."""
     fault = answered(search, name).fault
     assert fault is not None, name

@@ -12,10 +12,10 @@ from aot_tune.compile import generic_targets, target_by_name
 from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.spec import Declarations, Descriptor, KernelParameter, Operator, Tensor
 from aot_tune.spec.load_operators import load_operator
-from aot_tune.support.errors import BuildError, ToolchainError
+from aot_tune.support.errors import BuildError, SentError, ToolchainError
 from aot_tune.triton import read_declarations
 from aot_tune.triton.read_declarations import read_functions, with_declarations
-from aot_tune.triton.triton_messages import Answer, Fault, InspectRequest
+from aot_tune.triton.triton_messages import Answer, InspectRequest
 
 EXAMPLE = ROOT / "examples" / "triton_package" / "templates"
 SM90 = target_by_name("cuda-sm_90a")
@@ -32,7 +32,7 @@ def rms_norm(inout: bool = False, **changes: Any) -> Operator:
     return replace(op, tensors=tensors, kernels=(replace(rows, triton=function), op.kernel("generic")))
 
 
-def read(monkeypatch: pytest.MonkeyPatch, op: Operator, fault: Fault | None = None, **declared: Any) -> Any:
+def read(monkeypatch: pytest.MonkeyPatch, op: Operator, fault: SentError | None = None, **declared: Any) -> Any:
     """Read a function of which the processes say this."""
     known = Declarations(parameters=(KernelParameter(name="x"),), digest="0" * 64, **declared)
 
@@ -44,7 +44,9 @@ def read(monkeypatch: pytest.MonkeyPatch, op: Operator, fault: Fault | None = No
     return read_functions({"rms_norm": op}, [SM90], [], [EXAMPLE], {})
 
 
-UNREADABLE = Fault(what="kernels.py:rms_norm: its heuristic reads a tensor", why="it calls x.item()", fix="declare it")
+UNREADABLE = SentError(
+    what="kernels.py:rms_norm: its heuristic reads a tensor", why="it calls x.item()", fix="declare it"
+)
 MAP = {"x_ptr": Descriptor("x", (1, 64))}
 
 
