@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import aot_tune.spec
 from aot_tune.spec import FromFile, Operator
@@ -79,7 +80,10 @@ def template_paths(templates: Sequence[str]) -> list[Path]:
 
 
 def load_operator(folder: Path) -> Operator:
-    """Run `operator.py` of a folder and return the operator. It may import neighbours: `from .kernels import X`.
+    """Run `operator.py` of a folder and return the operator.
+
+    It may import neighbours, `from .kernels import X`, and modules of folders beside its own, `from ..common.rows
+    import X`.
 
     Raises:
         SpecError: when the file is missing, fails, or does not define `operator` with the folder's name.
@@ -89,12 +93,15 @@ def load_operator(folder: Path) -> Operator:
     if not path.is_file():
         raise SpecError(f"{folder} has no operator.py", fix="declare `operator = Operator(...)` in it")
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
-    name = f"{MODULE_PREFIX}{folder.name}_{digest}"
+    root = f"{MODULE_PREFIX}{folder.name}_{digest}"  # stands for the folder's parent
+    name = f"{root}.{folder.name}"
     spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=[str(folder)])
     if spec is None or spec.loader is None:
         raise SpecError(f"{path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    package = ModuleType(root)
+    package.__path__ = [str(folder.parent)]
+    sys.modules[root], sys.modules[name] = package, module
     written = sys.dont_write_bytecode
     sys.dont_write_bytecode = True  # a build leaves nothing in the source tree
     try:
@@ -123,7 +130,7 @@ def load_operator(folder: Path) -> Operator:
         raise SpecError(what, why=_place(error, folder), fix=_remedy(error)) from error
     finally:
         sys.dont_write_bytecode = written
-        for loaded in [m for m in sys.modules if m == name or m.startswith(f"{name}.")]:
+        for loaded in [m for m in sys.modules if m == root or m.startswith(f"{root}.")]:
             del sys.modules[loaded]
     operator = getattr(module, "operator", None)
     if not isinstance(operator, Operator) or operator.name != folder.name:

@@ -8,55 +8,41 @@ from typing import Any
 from aot_tune.spec import (
     Baseline,
     Call,
-    Kernel,
     Operator,
     Parameter,
     Problem,
     Scalar,
     Tensor,
-    alignment,
-    among,
-    dims,
     dtype_index,
-    parameter,
     present,
     problem,
-    stride,
-    table,
-    target,
     where,
 )
 
+from ..common.row_kernels import (
+    HOPPER,
+    OF_ROWS,
+    VECTORS,
+    D,
+    R,
+    cpu_kernels,
+    cuda_generic,
+    cuda_peeled,
+    cuda_rows,
+    cuda_rows_few,
+    unit_strides,
+    whole_pieces,
+)
 from .triton_kernels import TRITON_KERNELS
-
-R, D = dims("R D")
 
 FUSED = ("weight", "residual", "residual_out")
 
-CPU_DTYPES = {"T": ("f32", "bf16", "f16")}
-# The CPU kernels read and write whole vectors along the rows.
-UNIT_STRIDES = (
-    stride("x", 1) == 1,
-    stride("weight", 0) == 1,
-    stride("residual", 1) == 1,
-    stride("out", 1) == 1,
-    stride("residual_out", 1) == 1,
-)
-# The CUDA kernels read and write pieces of 16 bytes, of which every row is a whole number.
-WHOLE_PIECES = (
-    *UNIT_STRIDES,
-    D % 8 == 0,
-    *(stride(tensor, 0) % 8 == 0 for tensor in ("x", "residual", "out", "residual_out")),
-    *(alignment(tensor) >= 16 for tensor in ("x", "weight", "residual", "out", "residual_out")),
-)
+AXES = {"x": 1, "weight": 0, "residual": 1, "out": 1, "residual_out": 1}
+WHOLE_PIECES = whole_pieces(**AXES)
 # What a block of `cuda_rows_few` holds in its registers, 1024 pieces of 16 bytes (T is f32 first).
 IN_ONE_BLOCK = where(dtype_index("T") == 0, 4096, 8192) >= D
 # What is not of whole pieces; of the rest, rows that no block holds, and those of which a warp takes several.
 UNEVEN = (sum(~fact for fact in WHOLE_PIECES) > 0) | (D > 16384) | (D <= 128)
-# Where kernels have few configs: an H200 measured more, and without the others no problem was 1 % slower.
-HOPPER = target("capability") == 90
-# Elements: streaming stores have nothing to offer where the output stays in a cache.
-BEYOND_L2 = (R * D >= 262144,)
 
 
 def reference(xp: Any, call: Call) -> dict[str, Any]:
@@ -118,109 +104,11 @@ def cuda_workload() -> tuple[Problem, ...]:
     return (*found, problem(R=256, D=4096, dtypes=bf16))
 
 
-_ROWS_PARAMETERS = (
-    Parameter("VECTORS", (1, 2, 4, 8)),
-    Parameter("BLOCK", (128, 256)),
-    Parameter("RESIDENT", (0, 512, 1024)),
-    Parameter("STREAM", (False, True)),
-)
-# An H200 timed others, too, on problems from 4 MB on: none was 1 % faster. STREAM was 8 % faster where a call takes as
-# much as L2 holds, and by what else was there 3 to 6 % slower than a race said.
-_ROWS_ON_HOPPER = table("VECTORS BLOCK RESIDENT STREAM", (4, 128, 0, False), (2, 128, 0, False))
-
-CUDA_ROWS = Kernel(
-    "cuda_rows",
-    "rms_norm/cuda_rows.cu.j2",
-    backend="nvcc",
-    parameters=_ROWS_PARAMETERS,
-    constraints=(
-        ~HOPPER | among(_ROWS_PARAMETERS, _ROWS_ON_HOPPER),
-        (parameter("BLOCK") == 128) | ((parameter("STREAM") == 0) & (parameter("RESIDENT") == 0)),
-        (parameter("RESIDENT") == 0) | (parameter("STREAM") == 0),
-        # As many threads as have room for two rows' pieces in their registers.
-        (parameter("RESIDENT") == 0) | (parameter("VECTORS") * parameter("RESIDENT") == 2048),
-    ),
-    requires=WHOLE_PIECES,
-    worthwhile=(D <= 32768,),
-    order=(
-        {"VECTORS": 4, "BLOCK": 128, "RESIDENT": 0, "STREAM": False},
-        {"VECTORS": 2, "BLOCK": 128, "RESIDENT": 0, "STREAM": False},
-        {"VECTORS": 1, "BLOCK": 128, "RESIDENT": 0, "STREAM": False},
-        {"VECTORS": 4, "BLOCK": 128, "RESIDENT": 512, "STREAM": False},
-        {"VECTORS": 2, "BLOCK": 128, "RESIDENT": 1024, "STREAM": False},
-        {"VECTORS": 4, "BLOCK": 128, "RESIDENT": 0, "STREAM": True},
-        {"VECTORS": 8, "BLOCK": 128, "RESIDENT": 0, "STREAM": False},
-        {"VECTORS": 4, "BLOCK": 256, "RESIDENT": 0, "STREAM": False},
-    ),
-    follows={"f16": "bf16"},
-    compile_seconds=4.0,
-    tile={"R": 1, "D": 128 * parameter("VECTORS")},
-)
-
-# Few rows take as long as their weights need from memory. They come while the kernel before is at work: in one race on
-# an H200 1.18 us instead of 1.31 for a row of 4096 in f16.
-CUDA_ROWS_FEW = Kernel(
-    "cuda_rows_few",
-    "rms_norm/cuda_rows.cu.j2",
-    backend="nvcc",
-    parameters=(
-        Parameter("VECTORS", (1, 2)),
-        Parameter("BLOCK", (128,)),
-        Parameter("RESIDENT", (0,)),
-        Parameter("STREAM", (False,)),
-        Parameter("AHEAD", (True,)),
-    ),
-    constraints=(target("capability") >= 90, ~HOPPER | (parameter("VECTORS") == 2)),
-    requires=(*WHOLE_PIECES, IN_ONE_BLOCK),
-    worthwhile=(R <= 256,),
-    follows={"f16": "bf16"},
-    compile_seconds=4.0,
-    tile={"R": 1, "D": 128 * parameter("VECTORS")},
-)
-
-_PEELED_PARAMETERS = (
-    Parameter("CLUSTER", (1, 2, 4, 8)),
-    Parameter("VECTORS", (1, 2, 4, 8)),
-    Parameter("THREADS", (256, 384, 512)),
-)
-_PEELED_ORDER = table(
-    "CLUSTER VECTORS THREADS",
-    (1, 1, 512),
-    (1, 2, 512),
-    (1, 4, 384),
-    (2, 4, 512),
-    (2, 8, 384),
-    (4, 8, 384),
-    (8, 4, 512),
-    (8, 8, 384),
-    (8, 2, 256),
-    (8, 1, 512),
-)
-
-# Rows of any width and alignment.
-CUDA_PEELED = Kernel(
-    "cuda_peeled",
-    "rms_norm/cuda_peeled.cu.j2",
-    backend="nvcc",
-    parameters=_PEELED_PARAMETERS,
-    constraints=(
-        among(_PEELED_PARAMETERS, _PEELED_ORDER),
-        (parameter("CLUSTER") == 1) | (target("capability") >= 90),
-    ),
-    requires=UNIT_STRIDES,
-    worthwhile=(UNEVEN,),
-    order=_PEELED_ORDER,
-    follows={"f16": "bf16"},
-    compile_seconds=8.0,
-    tile={"R": 1, "D": 4 * parameter("VECTORS") * parameter("THREADS")},
-    cluster={"D": parameter("CLUSTER")},
-)
-
 CUDA_KERNELS = (
-    Kernel("cuda_generic", "rms_norm/cuda_generic.cu.j2", backend="nvcc", generic=True),
-    CUDA_ROWS,
-    CUDA_ROWS_FEW,
-    CUDA_PEELED,
+    cuda_generic("rms_norm"),
+    cuda_rows("rms_norm", (1, 2, 4, 8), WHOLE_PIECES),
+    cuda_rows_few("rms_norm", (*WHOLE_PIECES, IN_ONE_BLOCK), ~HOPPER | (VECTORS == 2)),
+    cuda_peeled("rms_norm", unit_strides(**AXES), UNEVEN),
 )
 
 
@@ -228,7 +116,6 @@ operator = Operator(
     name="rms_norm",
     documentation="s = x + residual; residual_out = s; out = s / sqrt(mean(s^2) + eps) * weight, over the last dim. "
     "A weight or a residual that is not passed is left out.",
-    dims=("R", "D"),
     tensors=(
         Tensor("x", (R, D), "T"),
         Tensor("weight", (D,), "T", optional=True),
@@ -238,47 +125,27 @@ operator = Operator(
     ),
     scalars=(Scalar("eps", "f32", 1e-5, other=0.25),),
     reference=reference,
-    fold="R",
     flops=4 * R * D + present("residual") * R * D,
-    dtypes={"T": ("f32", "bf16", "f16")},
-    intermediates="f32",
-    ranges={"R": (1, 65536), "D": (1, 262144)},
     workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
     # more than the registers of one block hold
     checks=(problem(R=3, D=40008, present=["weight"]), problem(R=3, D=40008, present=FUSED), problem(R=3, D=40008)),
     baselines=(Baseline("torch.rms_norm", "torch", torch_rms_norm, supports=both_or_none),),
     kernels=(
-        Kernel("generic", "rms_norm/generic.cpp.j2", generic=True, dtypes=CPU_DTYPES),
-        Kernel(
-            "rows",
-            "rms_norm/rows.cpp.j2",
-            dtypes=CPU_DTYPES,
-            follows={"f16": "bf16"},
-            parameters=(
-                Parameter("W", (4, 8, 16)),
-                Parameter("UNROLL", (2, 4, 8)),
-                Parameter("SERIAL_BELOW", (8192, 65536)),
-            ),
-            constraints=(parameter("W") * 4 == target("vector_bytes"),),
-            requires=UNIT_STRIDES,
-            order=({"UNROLL": 4, "SERIAL_BELOW": 8192},),
-        ),
-        Kernel(
-            "streaming",
-            "rms_norm/streaming.cpp.j2",
-            dtypes=CPU_DTYPES,
-            follows={"f16": "bf16"},
-            parameters=(
-                Parameter("W", (4, 8, 16)),
-                Parameter("UNROLL", (4, 8)),
-                Parameter("PREFETCH", (0, 2048)),
-            ),
-            constraints=(parameter("W") * 4 == target("vector_bytes"),),
-            requires=UNIT_STRIDES,
-            worthwhile=BEYOND_L2,
-            order=({"UNROLL": 4, "PREFETCH": 2048},),
+        *cpu_kernels(
+            "rms_norm",
+            {
+                "parameters": (Parameter("UNROLL", (2, 4, 8)), Parameter("SERIAL_BELOW", (8192, 65536))),
+                "requires": unit_strides(**AXES),
+                "order": ({"UNROLL": 4, "SERIAL_BELOW": 8192},),
+            },
+            {
+                "parameters": (Parameter("UNROLL", (4, 8)), Parameter("PREFETCH", (0, 2048))),
+                "requires": unit_strides(**AXES),
+                "order": ({"UNROLL": 4, "PREFETCH": 2048},),
+            },
         ),
         *CUDA_KERNELS,
         *TRITON_KERNELS,
     ),
+    **OF_ROWS,
 )

@@ -8,23 +8,15 @@ from aot_tune.spec import (
     Kernel,
     TritonFunction,
     ceildiv,
-    dims,
     maximum,
     next_power_of_2,
     parameter,
     stride,
     table,
-    target,
     where,
 )
 
-R, D = dims("R D")
-
-# Where kernels have few configs: an H200 measured more, and without the others no problem was 1 % slower.
-HOPPER = target("capability") == 90
-
-# Where GPUs have launches of kernels that begin before the one in front of them has ended.
-EARLY = target("capability") >= 90
+from ..common.row_kernels import EARLY, HOPPER, D, R
 
 _ROWS = ("x", "residual", "out", "residual_out")
 _SHARED_ARGUMENTS = {f"{t}_row": stride(t, 0) for t in _ROWS} | {"EARLY": EARLY}

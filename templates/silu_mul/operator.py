@@ -8,42 +8,40 @@ from typing import Any
 from aot_tune.spec import (
     Baseline,
     Call,
-    Kernel,
     Operator,
     Parameter,
     Problem,
     Tensor,
-    alignment,
     among,
-    dims,
     parameter,
     problem,
-    stride,
     table,
     target,
 )
 from aot_tune.spec.reference import activation
 
+from ..common.row_kernels import (
+    BLOCK,
+    FULL_VECTORS,
+    HOPPER,
+    OF_ROWS,
+    RESIDENT,
+    STREAM,
+    VECTORS,
+    D,
+    R,
+    cpu_kernels,
+    cuda_generic,
+    cuda_kernel,
+    unit_strides,
+    whole_pieces,
+)
 from .triton_kernels import TRITON_KERNELS
 
-R, D = dims("R D")
-
-CPU_DTYPES = {"T": ("f32", "bf16", "f16")}
-# The CPU kernels read and write whole vectors along the rows.
-UNIT_STRIDES = (stride("gate", 1) == 1, stride("up", 1) == 1, stride("out", 1) == 1)
-# The CUDA kernels read and write pieces of 16 bytes, of which every row is a whole number.
-WHOLE_PIECES = (
-    *UNIT_STRIDES,
-    D % 8 == 0,
-    *(stride(tensor, 0) % 8 == 0 for tensor in ("gate", "up", "out")),
-    *(alignment(tensor) >= 16 for tensor in ("gate", "up", "out")),
-)
+AXES = {"gate": 1, "up": 1, "out": 1}
+WHOLE_PIECES = whole_pieces(**AXES)
 # What is not of whole pieces.
 UNEVEN = sum(~fact for fact in WHOLE_PIECES) > 0
-# Where kernels have few configs: an H200 measured more, and without the others no problem was 1 % slower.
-HOPPER = target("capability") == 90
-# Elements: streaming stores have nothing to offer where the output stays in a cache.
-BEYOND_L2 = (R * D >= 262144,)
 
 
 def reference(xp: Any, call: Call) -> dict[str, Any]:
@@ -98,19 +96,17 @@ _ROWS_PARAMETERS = (
 # An H200 timed others, too, on problems from 4 MB on, and blocks of 128 on all: none was faster.
 _ROWS_ON_HOPPER = table("VECTORS BLOCK RESIDENT STREAM", (1, 256, 0, False))
 
-CUDA_ROWS = Kernel(
+CUDA_ROWS = cuda_kernel(
+    "silu_mul",
     "cuda_rows",
-    "silu_mul/cuda_rows.cu.j2",
-    backend="nvcc",
     parameters=_ROWS_PARAMETERS,
     constraints=(
         ~HOPPER | among(_ROWS_PARAMETERS, _ROWS_ON_HOPPER),
-        (parameter("RESIDENT") == 0) | (parameter("STREAM") == 0),
+        (RESIDENT == 0) | (STREAM == 0),
         # As many threads as have room for two tiles' pieces in their registers.
-        (parameter("RESIDENT") == 0)
-        | ((parameter("VECTORS") * parameter("RESIDENT") == 3072) & (parameter("BLOCK") == 256)),
-        (parameter("VECTORS") <= 2) | (parameter("BLOCK") <= 256),
-        (parameter("STREAM") == 0) | (parameter("BLOCK") <= 256),
+        (RESIDENT == 0) | ((VECTORS * RESIDENT == 3072) & (BLOCK == 256)),
+        (VECTORS <= 2) | (BLOCK <= 256),
+        (STREAM == 0) | (BLOCK <= 256),
     ),
     requires=WHOLE_PIECES,
     order=(
@@ -123,23 +119,20 @@ CUDA_ROWS = Kernel(
         {"VECTORS": 4, "BLOCK": 256, "RESIDENT": 768, "STREAM": False},
         {"VECTORS": 4, "BLOCK": 256, "RESIDENT": 0, "STREAM": False},
     ),
-    follows={"f16": "bf16"},
-    compile_seconds=4.0,
 )
 
 _WAVE_PARAMETERS = (Parameter("VECTORS", (2, 3, 4)), Parameter("RESIDENT", (1024, 1536, 2048)))
 _WAVE_ON_HOPPER = table("VECTORS RESIDENT", (2, 2048))
 
-CUDA_WAVE = Kernel(
+CUDA_WAVE = cuda_kernel(
+    "silu_mul",
     "cuda_wave",
-    "silu_mul/cuda_wave.cu.j2",
-    backend="nvcc",
     parameters=_WAVE_PARAMETERS,
     constraints=(
         ~HOPPER | among(_WAVE_PARAMETERS, _WAVE_ON_HOPPER),
         # As many loads as there are registers for, and not far fewer.
-        parameter("VECTORS") * parameter("RESIDENT") <= 4608,
-        parameter("VECTORS") * parameter("RESIDENT") >= 3072,
+        VECTORS * RESIDENT <= 4608,
+        VECTORS * RESIDENT >= 3072,
     ),
     requires=WHOLE_PIECES,
     worthwhile=(R * D >= 524288, R * D <= 33554432),
@@ -150,29 +143,24 @@ CUDA_WAVE = Kernel(
         {"VECTORS": 2, "RESIDENT": 1536},
         {"VECTORS": 3, "RESIDENT": 1024},
     ),
-    follows={"f16": "bf16"},
-    compile_seconds=4.0,
 )
 
 _PEELED_PARAMETERS = (Parameter("VECTORS", (1, 2)), Parameter("BLOCK", (128, 256)))
 _PEELED_ORDER = table("VECTORS BLOCK", (1, 256), (2, 256), (2, 128))
 
 # Rows of any width and alignment.
-CUDA_PEELED = Kernel(
+CUDA_PEELED = cuda_kernel(
+    "silu_mul",
     "cuda_peeled",
-    "silu_mul/cuda_peeled.cu.j2",
-    backend="nvcc",
     parameters=_PEELED_PARAMETERS,
     constraints=(among(_PEELED_PARAMETERS, _PEELED_ORDER),),
-    requires=UNIT_STRIDES,
+    requires=unit_strides(**AXES),
     worthwhile=(UNEVEN,),
     order=_PEELED_ORDER,
-    follows={"f16": "bf16"},
-    compile_seconds=4.0,
 )
 
 CUDA_KERNELS = (
-    Kernel("cuda_generic", "silu_mul/cuda_generic.cu.j2", backend="nvcc", generic=True),
+    cuda_generic("silu_mul"),
     CUDA_ROWS,
     CUDA_WAVE,
     CUDA_PEELED,
@@ -182,60 +170,39 @@ CUDA_KERNELS = (
 operator = Operator(
     name="silu_mul",
     documentation="out = silu(gate) * up, element by element.",
-    dims=("R", "D"),
     tensors=(
         Tensor("gate", (R, D), "T"),
         Tensor("up", (R, D), "T"),
         Tensor("out", (R, D), "T", output=True, may_alias=("gate", "up")),
     ),
     reference=reference,
-    fold="R",
     flops=5 * R * D,
-    dtypes={"T": ("f32", "bf16", "f16")},
-    intermediates="f32",
-    ranges={"R": (1, 65536), "D": (1, 262144)},
     workload={
         "cpu": cpu_workload(),
         "cuda": cuda_workload(),
     },
     baselines=(Baseline("torch.silu_mul", "torch", torch_silu_mul),),
     kernels=(
-        Kernel("generic", "silu_mul/generic.cpp.j2", generic=True, dtypes=CPU_DTYPES),
-        Kernel(
-            "rows",
-            "silu_mul/rows.cpp.j2",
-            dtypes=CPU_DTYPES,
-            follows={"f16": "bf16"},
-            parameters=(
-                Parameter("W", (4, 8, 16)),
-                Parameter("UNROLL", (1, 2, 4)),
-                Parameter("SERIAL_BELOW", (8192, 65536)),
-            ),
-            constraints=(parameter("W") * 4 == target("vector_bytes"),),
-            requires=UNIT_STRIDES,
-            order=({"UNROLL": 4, "SERIAL_BELOW": 8192},),
-        ),
-        Kernel(
-            "streaming",
-            "silu_mul/streaming.cpp.j2",
-            dtypes=CPU_DTYPES,
-            follows={"f16": "bf16"},
-            parameters=(
-                Parameter("W", (4, 8, 16)),
-                Parameter("UNROLL", (2, 4)),
-                Parameter("PREFETCH", (0, 2048)),
-            ),
-            constraints=(
-                parameter("W") * 4 <= target("vector_bytes"),
-                parameter("W") * 8 >= target("vector_bytes"),
-                (parameter("W") * 4 == target("vector_bytes"))
-                | ((parameter("UNROLL") == 4) & (parameter("PREFETCH") == 0)),
-            ),
-            requires=UNIT_STRIDES,
-            worthwhile=BEYOND_L2,
-            order=({"UNROLL": 4, "PREFETCH": 0},),
+        *cpu_kernels(
+            "silu_mul",
+            {
+                "parameters": (Parameter("UNROLL", (1, 2, 4)), Parameter("SERIAL_BELOW", (8192, 65536))),
+                "requires": unit_strides(**AXES),
+                "order": ({"UNROLL": 4, "SERIAL_BELOW": 8192},),
+            },
+            {
+                "parameters": (Parameter("UNROLL", (2, 4)), Parameter("PREFETCH", (0, 2048))),
+                "constraints": (
+                    parameter("W") * 4 <= target("vector_bytes"),
+                    parameter("W") * 8 >= target("vector_bytes"),
+                    FULL_VECTORS | ((parameter("UNROLL") == 4) & (parameter("PREFETCH") == 0)),
+                ),
+                "requires": unit_strides(**AXES),
+                "order": ({"UNROLL": 4, "PREFETCH": 0},),
+            },
         ),
         *CUDA_KERNELS,
         *TRITON_KERNELS,
     ),
+    **OF_ROWS,
 )

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from aot_tune.spec import Kernel, TritonFunction, ceildiv, dims, parameter, stride, table, target
+from aot_tune.spec import Kernel, TritonFunction, ceildiv, parameter, stride, table
 
-R, D = dims("R D")
-
-# Where kernels have few configs: an H200 measured more, and without the others no problem was 1 % slower.
-HOPPER = target("capability") == 90
-
-# Where GPUs have launches of kernels that begin before the one in front of them has ended.
-EARLY = target("capability") >= 90
+from ..common.row_kernels import EARLY, HOPPER, D, R
 
 _TENSORS = ("gate", "up", "out")
 _SHARED: dict[str, Any] = {"backend": "triton", "follows": {"f16": "bf16"}, "compile_seconds": 2.0}

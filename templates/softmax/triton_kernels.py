@@ -8,22 +8,14 @@ from aot_tune.spec import (
     Kernel,
     TritonFunction,
     ceildiv,
-    dims,
     maximum,
     next_power_of_2,
     parameter,
     stride,
     table,
-    target,
 )
 
-R, D = dims("R D")
-
-# Where kernels have few configs: an H200 measured more, and without the others no problem was 1 % slower.
-HOPPER = target("capability") == 90
-
-# Where GPUs have launches of kernels that begin before the one in front of them has ended.
-EARLY = target("capability") >= 90
+from ..common.row_kernels import EARLY, HOPPER, D, R
 
 _SHARED_ARGUMENTS = {"x_row": stride("x", 0), "out_row": stride("out", 0), "EARLY": EARLY}
 _SHARED: dict[str, Any] = {

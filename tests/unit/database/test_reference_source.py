@@ -201,3 +201,16 @@ def test_all_processes_agree(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONHASHSEED": "3"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True)
     assert done.stdout == f"{digest_of(folder)}\n".encode()
+
+
+def test_what_a_folder_beside_the_operator_has_counts(tmp_path: Path) -> None:
+    digests = []
+    for number, factor in enumerate((2, 2, 3)):
+        folder = write(tmp_path / str(number), "helpers.py", "offset = 1", "offset = 1")
+        shared = folder.parent / "common"
+        shared.mkdir()
+        (shared / "rules.py").write_text(f"def scaled(x):\n    return x * {factor}\n")
+        text = (folder / "helpers.py").read_text()
+        (folder / "helpers.py").write_text(f"from ..common.rules import scaled\n{text}\nshift = scaled\n")
+        digests.append(digest_of(folder))
+    assert digests[0] == digests[1] != digests[2]
