@@ -6,7 +6,6 @@ from aot_tune.database.files import database_path, load_database, load_databases
 from aot_tune.database.format import decode, encode
 from aot_tune.database.identity import operator_digest
 from aot_tune.database.match import (
-    Match,
     deciding,
     is_of,
     match_measurements,
@@ -26,7 +25,6 @@ from aot_tune.database.records import (
 __all__ = [
     "Begun",
     "CandidateRecord",
-    "Match",
     "MeasurementStore",
     "OperatorDatabase",
     "OperatorStore",

@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple
 
 import msgspec
 
@@ -18,7 +17,6 @@ from aot_tune.spec import Config, Kernel, Operator, Problem
 from aot_tune.support.digests import canonical_digest
 
 __all__ = [
-    "Match",
     "deciding",
     "is_of",
     "match_measurements",
@@ -35,16 +33,9 @@ _KIB = {"K": 1, "M": 1 << 10, "G": 1 << 20}
 _NUMBERS = {2: "two", 3: "three"}
 
 
-class Match(NamedTuple):
-    """What mode auto may take from a database without measuring again, and what it may not take."""
-
-    usable: list[Measurement]
-    refused: list[Measurement]
-
-
 def match_measurements(
     database: OperatorDatabase, *, device: str, policy: str, contract: str, codes: Mapping[str, str]
-) -> Match:
+) -> tuple[list[Measurement], list[Measurement]]:
     """Split a database's measurements into those that are valid here as they are, and the rest.
 
     Args:
@@ -59,14 +50,14 @@ def match_measurements(
     same = {c.id for c in database.candidates if fits and c.code and c.code == codes.get(c.id)}
     valid = {m.candidate for m in database.measurements if m.candidate in same or (fits and is_baseline(m.candidate))}
     broken = {(m.race, m.problem.key) for m in database.measurements if m.candidate not in valid}
-    match = Match([], [])
+    usable, refused = list[Measurement](), list[Measurement]()
     for m in database.measurements:
         alone = m.race is not None and (m.race, m.problem.key) in broken
         if m.candidate not in valid or (alone and not m.screen):
-            match.refused.append(m)
+            refused.append(m)
         else:
-            match.usable.append(msgspec.structs.replace(m, final=None, race=None) if alone else m)
-    return match
+            usable.append(msgspec.structs.replace(m, final=None, race=None) if alone else m)
+    return usable, refused
 
 
 def missing_problems(database: OperatorDatabase | None, problems: Iterable[Problem], target: str) -> list[Problem]:

@@ -13,7 +13,7 @@ from aot_tune.compile import target_by_name
 from aot_tune.database import Begun, OperatorDatabase, begin, forget
 from aot_tune.pipeline.evidence import Evidence, share_among_targets
 from aot_tune.pipeline.executor import Executor, executor_of
-from aot_tune.pipeline.records.record_writer import check_record_folder, databases_of, write_records
+from aot_tune.pipeline.records.record_writer import WrittenRecords, check_record_folder, databases_of, write_records
 from aot_tune.pipeline.scheduling.tune import tune
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.survey import survey_all
@@ -23,7 +23,7 @@ from aot_tune.plan.wanted_targets import is_run_by
 from aot_tune.search.budget import Budget
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.digests import canonical_digest
-from aot_tune.support.errors import AotTuneError, BuildError
+from aot_tune.support.errors import BuildError
 from aot_tune.support.installed_paths import PACKAGE, project_files
 from aot_tune.support.limits import usable_cores
 from aot_tune.support.progress import Progress
@@ -43,15 +43,7 @@ class TuneOrder(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
 
 
-class _TunedRecords(msgspec.Struct, frozen=True, kw_only=True):
-    """The records that were written, by path, remarks on them, and what was wrong with other operators."""
-
-    files: dict[Path, OperatorDatabase]
-    notes: tuple[str, ...] = ()
-    error: AotTuneError | None = None
-
-
-def tune_records(directory: Path, order: TuneOrder) -> _TunedRecords:
+def tune_records(directory: Path, order: TuneOrder) -> WrittenRecords:
     """Tune what a plan in `directory` asks for on the devices of this machine, and write the records.
 
     Each measurement is in the store at once. A later build, or another run of this, takes it from there. All operators
@@ -68,12 +60,12 @@ def tune_records(directory: Path, order: TuneOrder) -> _TunedRecords:
         if away:
             progress.line(f"NOTE no device for {', '.join(away)} {_where(plan)}: not tuned")
         parts = [(None, plan.targets)] if executor is None else executor.parts(plan.targets)
-        budget, tuned = Budget(plan.options.budget), list[_TunedRecords]()
+        budget, tuned = Budget(plan.options.budget), list[WrittenRecords]()
         for number, (machines, targets) in enumerate(parts):
             part = msgspec.structs.replace(plan, targets=targets, older=plan.older if plan.older in targets else "")
             tuned.append(_tuned(part, paths, Path(order.out), budget.part(len(parts) - number), progress, machines))
     errors = [records.error for records in tuned if records.error is not None]
-    return _TunedRecords(
+    return WrittenRecords(
         files={path: database for records in tuned for path, database in records.files.items()},
         notes=tuple(dict.fromkeys(note for records in tuned for note in records.notes)),
         error=errors[0] if errors else None,
@@ -82,7 +74,7 @@ def tune_records(directory: Path, order: TuneOrder) -> _TunedRecords:
 
 def _tuned(
     plan: Plan, paths: Paths, out: Path, budget: Budget, progress: Progress, machines: Executor | None
-) -> _TunedRecords:
+) -> WrittenRecords:
     """Tune a plan for targets that each have one model of devices."""
     with opened_session(plan, paths, budget, progress, machines, links=False) as session:
         check_record_folder(out, session.devices, plan.operators)
@@ -100,7 +92,7 @@ def _tuned(
             else "nothing that the project's records do not have"
         )
         session.progress.line(f"done in {session.time.budget.spent:.0f} s: {told}")
-        return _TunedRecords(
+        return WrittenRecords(
             files=files,
             notes=tuple(f"{name} on {e.target.name}: {e.note}" for name in measured for e in measured[name] if e.note),
             error=session.failures.error(len(plan.operators)) if session.failures else None,

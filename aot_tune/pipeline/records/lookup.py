@@ -127,7 +127,7 @@ def known_here(session: Session, device: Device, evidence: Evidence) -> Known:
         if database.operator != operator.name or database.device.digest != device.digest:
             continue
         _note_recorded_objects(session, database, evidence)
-        match = match_measurements(
+        usable, refused = match_measurements(
             database,
             device=device.digest,
             policy=family(device.family).policy().digest,
@@ -136,7 +136,7 @@ def known_here(session: Session, device: Device, evidence: Evidence) -> Known:
             codes={c.id: c.code for c in database.candidates if c.id not in evidence.variants}
             | {i: e.code for i, e in evidence.variants.items()},
         )
-        return Known(*match)
+        return Known(usable, refused)
     return Known()
 
 

@@ -35,11 +35,11 @@ from aot_tune.pipeline.session import Session
 from aot_tune.render import Candidate
 from aot_tune.spec import Operator
 from aot_tune.spec.load_operators import load_operator
-from aot_tune.support.errors import DatabaseError
+from aot_tune.support.errors import AotTuneError, DatabaseError
 from aot_tune.support.storage import TEMPORARIES, cache_location, new_temporary, put_folder
 
 __all__ = [
-    "Exported",
+    "WrittenRecords",
     "check_record_folder",
     "export_records",
     "records_folder",
@@ -218,18 +218,20 @@ def _roots_of(folder: Path) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Exported:
-    """The files that were written, by path, remarks on their build, and when it recorded.
+class WrittenRecords:
+    """The records that were written, by path, remarks on them, and what was wrong with other operators.
 
-    The time is in seconds since the epoch. A build without a cache records nothing, so it is not the last one.
+    `time` is when their build recorded, in seconds since the epoch. A build without a cache records nothing, so it is
+    not the last one.
     """
 
     files: dict[Path, OperatorDatabase]
-    notes: tuple[str, ...]
-    time: float
+    notes: tuple[str, ...] = ()
+    error: AotTuneError | None = None
+    time: float = 0.0
 
 
-def export_records(library: str, directory: Path) -> Exported:
+def export_records(library: str, directory: Path) -> WrittenRecords:
     """Write the records of a library's last build below `directory`, a folder per device.
 
     If several projects have a library of that name, it is the library of the project that has `directory`, or else the
@@ -254,7 +256,7 @@ def export_records(library: str, directory: Path) -> Exported:
         )
     compact_store(location)
     notes = folder / _NOTES
-    return Exported(
+    return WrittenRecords(
         files=write_records(directory, fresh, _operators(folder, {d.operator for d in fresh})),
         notes=tuple(notes.read_text("utf-8").splitlines()) if notes.is_file() else (),
         time=folder.stat().st_mtime,
@@ -272,11 +274,11 @@ def write_records(
     Raises:
         DatabaseError: when a file in `directory` is not a database, or one cannot be written.
     """
-    existing = {_key(d): d for d in load_databases(directory)} if directory.is_dir() else {}
-    for key, database in existing.items():
-        if database.operator in operators:
-            existing[key] = without(database, gone(database, operators[database.operator]))
-    merged = [update(existing[_key(d)], d) if _key(d) in existing else d for d in fresh]
+    records = {}
+    for database in load_databases(directory):
+        operator = operators.get(database.operator)
+        records[_key(database)] = database if operator is None else without(database, gone(database, operator))
+    merged = [update(records[_key(d)], d) if _key(d) in records else d for d in fresh]
     return {save_database(directory, d): d for d in merged}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from pathlib import Path
 
@@ -97,6 +98,34 @@ def test_a_candidate_is_in_a_text_once_and_again_after_damage(tmp_path: Path) ->
     assert path.read_bytes().count(b'"source":"source5"') == 0
     compact_store(CacheLocation(root=tmp_path, mode="rw"))
     assert path.read_bytes().count(b'{"candidate":') == count
+
+
+def test_cuts_and_flipped_bytes_among_races_and_candidates_cost_their_group(tmp_path: Path) -> None:
+    """Two groups if the byte was the end of the first. What is found is as it was measured."""
+    made, rng = a_database(), random.Random(7)
+    path = in_store(tmp_path, made)
+
+    def found() -> list[list[Measurement] | None]:
+        mine = MeasurementStore(tmp_path).operator("gemm", made.contract, DEVICE, POLICY, baselines=made.baselines)
+        screens = [mine.find(m.candidate, m.code, m.problem) for m in made.measurements]
+        raced = [[m for m in made.measurements if m.problem == p and m.final] for p in made.problems]
+        races = [mine.find_race([(m.candidate, m.code) for m in race], race[0].problem) for race in raced]
+        return [*([m] if m else None for m in screens), *races]
+
+    whole, before = path.read_bytes(), found()
+    assert None not in before
+    end = b'{"end":{}}\n'
+    ends = [at + len(end) for at in range(len(whole)) if whole.startswith(end, at)][1:]
+    assert len(ends) == len(before)
+    for length in [*ends, *(end - 1 for end in ends), *rng.sample(range(len(whole)), 100)]:
+        path.write_bytes(whole[:length])
+        count = sum(end <= length for end in ends)
+        assert found() == before[:count] + [None] * (len(ends) - count)
+    for at in rng.sample(range(len(whole)), 300):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ rng.randrange(1, 256)]) + whole[at + 1 :])
+        now = found()
+        assert now.count(None) <= 2
+        assert all(a in (None, b) for a, b in zip(now, before, strict=True))
 
 
 def test_old_times_of_other_code_go_when_a_text_is_written_anew(

@@ -216,11 +216,11 @@ def test_other_code_is_refused_and_its_race_with_it() -> None:
     database = canonical_database(a_database())
     codes = {c.id: c.code for c in database.candidates}
     changed = next(name for name, code in codes.items() if code)
-    match = here(database, codes=codes | {changed: "rebuilt"})
-    assert {m.candidate for m in match.refused} == {"baseline:numpy", changed}  # the baseline was in the race alone
-    assert len(match.refused) == 3
-    assert all(m.candidate != changed for m in match.usable)
-    timed = [m for m in match.usable if m.status == "ok"]
+    usable, refused = here(database, codes=codes | {changed: "rebuilt"})
+    assert {m.candidate for m in refused} == {"baseline:numpy", changed}  # the baseline was in the race alone
+    assert len(refused) == 3
+    assert all(m.candidate != changed for m in usable)
+    timed = [m for m in usable if m.status == "ok"]
     assert timed
     assert all(m.final is None and m.race is None and m.screen for m in timed)
 
