@@ -40,13 +40,6 @@ _FUNCTIONS = {**FUNCTIONS, "min": jax.core.min_dim, "max": jax.core.max_dim}
 _LARGEST_F32 = 3.4028235677973366e38
 """Numbers from here on round to infinity as f32: this is halfway beyond its largest value."""
 
-_NUMPY = {
-    "f32": np.float32, "f64": np.float64, "bool": np.bool_,
-    "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64,
-    "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64,
-}  # fmt: skip
-"""Types of scalars."""
-
 _VMAP_METHODS = (None, "sequential", "sequential_unrolled")
 
 _lock = threading.Lock()
@@ -274,7 +267,7 @@ class OperatorCall:
 
     def _scalar(self, scalar: ScalarSignature, value: Any) -> Any:
         self._checks.check_scalar(scalar, value)
-        return _NUMPY[scalar.dtype](value)
+        return _DTYPES_OF_JAX[scalar.dtype].type(value)
 
     def _without_vmap(self, run: Callable[..., Any]) -> Any:
         """The call, which raises an error that names the operator below jax.vmap."""

@@ -89,6 +89,11 @@ struct ScalarInfo {
   int8_t binds = -1;  // index of the dim that it gives
 };
 
+// By ScalarInfo::Kind.
+constexpr size_t kScalarBytes[] = {4, 8, 1, 1, 2, 4, 8, 1, 2, 4, 8};
+constexpr const char* kScalarNames[] = {"f32", "f64", "bool", "i8",  "i16", "i32",
+                                        "i64", "u8",  "u16",  "u32", "u64"};
+
 using Tensors = const DLTensor* const*;
 
 struct OperatorInfo {

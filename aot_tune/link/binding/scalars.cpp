@@ -9,23 +9,7 @@ namespace {
 
 using Number = ScalarInfo::Kind;
 
-int bits_of(Number kind) {
-  switch (kind) {
-    case Number::kBool:
-    case Number::kI8:
-    case Number::kU8:
-      return 8;
-    case Number::kI16:
-    case Number::kU16:
-      return 16;
-    case Number::kF32:
-    case Number::kI32:
-    case Number::kU32:
-      return 32;
-    default:
-      return 64;
-  }
-}
+int bits_of(Number kind) { return 8 * static_cast<int>(kScalarBytes[kind]); }
 
 // Raises that a value is no such scalar, if it was found to be none. Returns false.
 bool wrong_scalar(State* state, const Operator& op, const ScalarInfo& argument, PyObject* value) {

@@ -37,9 +37,6 @@ constexpr XLA_FFI_DataType kScalarTypes[] = {
     XLA_FFI_DataType_F32, XLA_FFI_DataType_F64, XLA_FFI_DataType_PRED, XLA_FFI_DataType_S8,
     XLA_FFI_DataType_S16, XLA_FFI_DataType_S32, XLA_FFI_DataType_S64,  XLA_FFI_DataType_U8,
     XLA_FFI_DataType_U16, XLA_FFI_DataType_U32, XLA_FFI_DataType_U64};
-constexpr size_t kScalarBytes[] = {4, 8, 1, 1, 2, 4, 8, 1, 2, 4, 8};
-constexpr const char* kScalarNames[] = {"f32", "f64", "bool", "i8",  "i16", "i32",
-                                        "i64", "u8",  "u16",  "u32", "u64"};
 
 XLA_FFI_Error* error(const XLA_FFI_Api* api, XLA_FFI_Error_Code code, const char* message) {
   XLA_FFI_Error_Create_Args made{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, message, code};
