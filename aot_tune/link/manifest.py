@@ -124,6 +124,7 @@ class _Table(msgspec.Struct, frozen=True):
     level: int
     variants: tuple[str, ...] = ()
     last: int = 0
+    tuned: tuple[str, ...] = ()
 
 
 class _Operator(msgspec.Struct, frozen=True):
@@ -143,8 +144,8 @@ class Document(msgspec.Struct, frozen=True):
     xla_ffi: tuple[str, ...] = ()
 
 
-def read_manifest(data: bytes) -> Document:
-    """Decode a manifest.
+def read_manifest(data: bytes, place: str = "the manifest") -> Document:
+    """Decode a manifest. `place` says in messages where it is.
 
     Raises:
         ManifestError: when it is no manifest of this schema.
@@ -152,9 +153,9 @@ def read_manifest(data: bytes) -> Document:
     try:
         document = msgspec.json.decode(data, type=Document)
     except msgspec.DecodeError as error:
-        raise ManifestError(f"the manifest cannot be read: {error}") from error
+        raise ManifestError(f"{place} cannot be read: {error}", fix="build the library again") from error
     if document.schema != SCHEMA:
-        raise ManifestError(f"the manifest has schema {document.schema}, wanted {SCHEMA}", fix="build again")
+        raise ManifestError(f"{place} has schema {document.schema}, wanted {SCHEMA}", fix="build the library again")
     return document
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.link.manifest import SCHEMA
+from aot_tune.link.manifest import read_manifest
 from aot_tune.link.measured_problems import TunedFacts, tuned_facts
 from aot_tune.report import read_report
 from aot_tune.report.report_records import ProblemRow
 from aot_tune.report.report_text import columns, counted, format_time, percent_text
 from aot_tune.spec import Operator, Problem
 from aot_tune.spec.workload import problem_named
-from aot_tune.support.errors import BuildError, ManifestError, OptionError, SpecError, did_you_mean, tell_all
+from aot_tune.support.errors import BuildError, OptionError, SpecError, did_you_mean, tell_all
 from aot_tune.support.installed_paths import installed_report
 from aot_tune.workloads.workload_lines import CountedProblem, TraceHeader, known_problems, stranger
 
@@ -28,23 +28,6 @@ _INSTALLED = Path("share/aot_tune/ops")
 _FIX = "name the build that was traced with --library, or"
 
 _HEAD = ("operator", "problems", "measured", "calls", "covered", "time", "covered")
-
-
-class _ManifestTable(msgspec.Struct, frozen=True):
-    target: str
-    tuned: tuple[str, ...]
-
-
-class _ManifestOperator(msgspec.Struct, frozen=True):
-    name: str
-    tables: tuple[_ManifestTable, ...]
-
-
-class _Manifest(msgspec.Struct, frozen=True):
-    schema: int
-    library: str
-    prefix: str
-    operators: tuple[_ManifestOperator, ...]
 
 
 class BuiltLibrary(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,16 +86,7 @@ def read_library(folder: Path) -> BuiltLibrary:
         BuildError: when the report cannot be read, or belongs to another library.
     """
     data = (folder / _FILES[0]).read_bytes()
-    try:
-        manifest = msgspec.json.decode(data, type=_Manifest)
-    except msgspec.DecodeError as error:
-        raise ManifestError(
-            f"{folder / _FILES[0]} is not a manifest: {error}", fix="build the library again, or name another"
-        ) from error
-    if manifest.schema != SCHEMA:
-        raise ManifestError(
-            f"{folder / _FILES[0]} has schema {manifest.schema}, wanted {SCHEMA}", fix="build the library again"
-        )
+    manifest = read_manifest(data, f"{folder / _FILES[0]}")
     report = read_report(folder / _FILES[1])
     if report.library != manifest.library:
         raise BuildError(

@@ -112,9 +112,9 @@ def test_from_model(tmp_path: Path, capsys: Told) -> None:
 def test_coverage(files: list[str], tmp_path: Path, capsys: Told) -> None:
     assert main(["workload", "coverage", *files, "--module", "json"]) == 1
     assert "there is no report beside json" in capsys.readouterr().err
-    tables = [{"target": "cpu-x86-64-v3", "tuned": ["M=16 N=64 K=32 b:10"]}]
-    operators = [{"name": "gemm", "tables": tables}, {"name": "softmax", "tables": []}]
-    manifest = {"schema": 1, "library": "ops", "prefix": "aot_tune", "operators": operators}
+    tables = [{"target": "cpu-x86-64-v3", "level": 3, "tuned": ["M=16 N=64 K=32 b:10"]}]
+    operators = [{"name": n, "variants": [], "tables": t} for n, t in (("gemm", tables), ("softmax", []))]
+    manifest = {"schema": 1, "library": "ops", "prefix": "aot_tune", "module": "ops", "operators": operators}
     report = Report(library="ops", mode="auto", targets=(), devices=(), toolchains={}, policy="", operators=())
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     (tmp_path / "report.json").write_bytes(msgspec.json.encode(report))

@@ -44,6 +44,7 @@ def write_build(folder: Path, **changes: object) -> Path:
         "schema": 1,
         "library": "ops",
         "prefix": "aot_tune",
+        "module": "ops",
         "operators": [{"name": name, "variants": [], "tables": tables[name]} for name in names],
     }
     (folder / "manifest.json").write_bytes(msgspec.json.encode(manifest | changes))
@@ -163,7 +164,7 @@ def test_traces_of_others_are_named(library: BuiltLibrary, lines: list[CountedPr
     ("changes", "kind", "said"),
     [
         ({"schema": 99}, ManifestError, "has schema 99, wanted 1"),
-        ({"operators": 3}, ManifestError, "is not a manifest"),
+        ({"operators": 3}, ManifestError, "manifest.json cannot be read"),
         ({"library": "mine"}, BuildError, "is of library 'ops', the manifest beside it of 'mine'"),
     ],
 )
