@@ -204,82 +204,59 @@ class _Truths:
 
 
 class _CallSampler:
-    """Calls a function with one tuple of arguments after the other, and times groups of calls.
+    """Makes calls in turn, each of a function with its arguments, and times groups of them.
 
-    `restores` undo the calls, one for each tuple. With them, each call is timed by itself, and undone outside its time.
+    `undo` undoes the calls, one for each. With it, each call is timed by itself, and undone outside its time. Results
+    are codes of candidates, or else dropped at once, since they may be large.
 
     Raises:
-        LaunchError: out of `sample`, when a call does not return 0.
+        LaunchError: out of `sample`, when a candidate's call does not return 0.
     """
 
     def __init__(
         self,
-        function: Callable[..., Any],
-        rotation: Sequence[tuple[Any, ...]],
-        restores: Sequence[Undo] = (),
+        rotation: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]],
+        undo: Sequence[Undo] = (),
+        *,
+        codes: bool = True,
     ) -> None:
-        self._function = function
-        self._next: Iterator[tuple[Any, ...]] = itertools.cycle(rotation)
-        self._restores = itertools.cycle(restores) if restores else None
+        self._next, self._codes = itertools.cycle(rotation), codes
+        self._undo = itertools.cycle(undo) if undo else None
 
     def sample(self, calls: int) -> float:
         """Mean ns of `calls` calls. They are made back to back, unless they are undone."""
         batch = list(itertools.islice(self._next, calls))
-        if self._restores is not None:
-            return self._one_by_one(batch, self._restores) / calls
-        function = self._function
+        if self._undo is not None:
+            return self._one_by_one(batch, self._undo) / calls
+        if not self._codes:
+            begin = _clock()
+            for function, arguments in batch:
+                function(*arguments)
+            return (_clock() - begin) / calls
         codes = [0] * calls
         begin = _clock()
-        for number, arguments in enumerate(batch):
+        for number, (function, arguments) in enumerate(batch):
             codes[number] = function(*arguments)
         end = _clock()
-        for code in codes:
-            if code:
-                raise LaunchError(str(code))
+        _check(codes)
         return (end - begin) / calls
 
-    def _one_by_one(self, batch: Sequence[tuple[Any, ...]], restores: Iterator[Undo]) -> int:
-        function, clock, spent = self._function, _clock, 0
-        for arguments in batch:
+    def _one_by_one(self, batch: Sequence[tuple[Any, tuple[Any, ...]]], undo: Iterator[Undo]) -> int:
+        clock, spent = _clock, 0
+        for function, arguments in batch:
             begin = clock()
             code = function(*arguments)
             spent += clock() - begin
-            next(restores)()
-            if code:
-                raise LaunchError(str(code))
+            next(undo)()
+            if self._codes:
+                _check([code])
         return spent
 
 
-class _FunctionSampler:
-    """Calls functions without arguments in turn, and times groups of calls. The results are dropped.
-
-    `restores` undo the calls, one for each function, as those of a `_CallSampler` do.
-    """
-
-    def __init__(self, functions: Sequence[Callable[[], object]], restores: Sequence[Undo] = ()) -> None:
-        self._next = itertools.cycle(functions)
-        self._restores = itertools.cycle(restores) if restores else None
-        # ns that reading the clock takes, which are then in each call's time
-        self._reading = min(-_clock() + _clock() for _ in range(32)) if restores else 0
-
-    def sample(self, calls: int) -> float:
-        """Mean ns of `calls` calls. They are made back to back, unless they are undone."""
-        batch = list(itertools.islice(self._next, calls))
-        if self._restores is not None:
-            return max(self._one_by_one(batch, self._restores) / calls - self._reading, 0.0)
-        begin = _clock()
-        for function in batch:
-            function()
-        return (_clock() - begin) / calls
-
-    def _one_by_one(self, batch: Sequence[Callable[[], object]], restores: Iterator[Undo]) -> int:
-        clock, spent = _clock, 0
-        for function in batch:
-            begin = clock()
-            function()
-            spent += clock() - begin
-            next(restores)()
-        return spent
+def _check(codes: Sequence[int]) -> None:
+    for code in codes:
+        if code:
+            raise LaunchError(str(code))
 
 
 class _CandidateTimer:
@@ -298,7 +275,7 @@ class _CandidateTimer:
         undo: Sequence[Undo],
     ) -> None:
         self._policy, self._arguments, self._undone = policy, arguments[0], bool(undo)
-        self._sampler = _CallSampler(launch, arguments, undo)
+        self._sampler = _CallSampler([(launch, a) for a in arguments], undo)
         self.made = 0
         self._after_first, self._resident = 0, 0
 
@@ -342,8 +319,7 @@ class _CandidateTimer:
         If calls are undone, these are timed one by one too. Disturbances make an empty call slower. Its time is taken
         off every time of a candidate, so it must not be too long.
         """
-        function, arguments = empty_call(self._arguments)
-        sampler = _CallSampler(function, [arguments], [lambda: None] if self._undone else [])
+        sampler = _CallSampler([empty_call(self._arguments)], [lambda: None] if self._undone else [])
         return min(sampler.sample(32) for _ in range(8))
 
     def close(self) -> None:
@@ -351,21 +327,19 @@ class _CandidateTimer:
 
 
 class _FrameworkTimer:
-    """See `Timer`. A framework's functions are timed in turns only."""
+    """See `Turns`."""
 
     note = ""
 
     def __init__(self, functions: Sequence[Callable[[], object]], undo: Sequence[Undo]) -> None:
-        self._repeater = _FunctionSampler(functions, undo)
-        self.made = 0
-
-    def screen(self, best_ns: float | None) -> messages.Timed:
-        """There is none."""
-        raise NotImplementedError
+        self._sampler = _CallSampler([(f, ()) for f in functions], undo, codes=False)
+        # ns that reading the clock takes, which are in the time of each call that is undone
+        self._reading = min(-_clock() + _clock() for _ in range(32)) if undo else 0
 
     def turn(self, calls: int, warm: int, *, clock: bool = False) -> messages.Timed:  # noqa: ARG002
         """With the cost of a call."""
-        return messages.Timed(samples=(_warm_sample(self._repeater.sample, calls, warm),))
+        ns = _warm_sample(self._sampler.sample, calls, warm) - self._reading
+        return messages.Timed(samples=(max(ns, 0.0),))
 
     def close(self) -> None:
         """It holds nothing."""

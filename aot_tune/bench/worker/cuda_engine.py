@@ -182,7 +182,7 @@ def _mib(size: float) -> str:
     return f"{size / (1 << 20):.1f} MiB"
 
 
-class _Sampler:
+class _GraphSampler:
     """Times calls that take turns. All calls are made equally often, so that each meets the same cold caches.
 
     `recorded` holds the calls. If they are not in a graph, `note` says why. `made` is how many calls there were. Short
@@ -325,7 +325,7 @@ class _Sampler:
         self._heat_up()
         call = self._settle()
         samples = self._time(2, warm=self._plays > 1)
-        sample_ns = max(call * self._size * self._plays, 1.0)
+        sample_ns = call * self._size * self._plays
         return screen(samples, sample_ns, lambda more: self._time(more, warm=False), policy, best_ns)
 
     def close(self) -> None:
@@ -356,7 +356,7 @@ class _Timer:
     The time of a framework is without a note and an overhead.
     """
 
-    def __init__(self, engine: CudaEngine, sampler: _Sampler, *, framework: bool = False) -> None:
+    def __init__(self, engine: CudaEngine, sampler: _GraphSampler, *, framework: bool = False) -> None:
         self._engine, self._sampler, self._framework = engine, sampler, framework
 
     @property
@@ -365,7 +365,7 @@ class _Timer:
         return self._sampler.made
 
     def screen(self, best_ns: float | None) -> messages.Timed:
-        """See `_Sampler.screen`."""
+        """See `_GraphSampler.screen`."""
         self._engine.use_streams()
         return self._taken(self._sampler.screen(self._engine.policy, best_ns))
 
@@ -600,13 +600,13 @@ class CudaEngine(Engine):
     def timer(
         self, sets: Sequence[CallSet], launch: Callable[..., int], arguments: Sequence[tuple[Any, ...]]
     ) -> _Timer:
-        """See `_Sampler`."""
+        """See `_GraphSampler`."""
         self._on_streams = False  # the candidate's first launches
         return self._timer_of([partial(launch, *a) for a in arguments], sets)
 
     def _timer_of(self, calls: Sequence[Call], sets: Sequence[CallSet], *, framework: bool = False) -> _Timer:
         undo = [s.undo for s in sets] if sets[0].sources else []
-        sampler = _Sampler(self._gpu, calls, self.policy, self.probes.clock_mhz, framework=framework, undo=undo)
+        sampler = _GraphSampler(self._gpu, calls, self.policy, self.probes.clock_mhz, framework=framework, undo=undo)
         return _Timer(self, sampler, framework=framework)
 
     @contextmanager
@@ -627,7 +627,7 @@ class CudaEngine(Engine):
         return self.array(tensor, strided, storage)
 
     def framework_timer(self, functions: Sequence[Callable[[], object]], sets: Sequence[CallSet]) -> _Timer:
-        """See `_Sampler`."""
+        """See `_GraphSampler`."""
         return self._timer_of([_quiet(f) for f in functions], sets, framework=True)
 
 

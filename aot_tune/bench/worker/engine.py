@@ -34,6 +34,7 @@ __all__ = [
     "Piece",
     "Placement",
     "Timer",
+    "Turns",
     "Undo",
     "UnusableError",
     "Want",
@@ -132,25 +133,29 @@ class Expected(Protocol):
         """What is wrong with the worst element, or empty, and the largest error in tolerances."""
 
 
-class Timer(Protocol):
+class Turns(Protocol):
     """Times calls that take turns."""
-
-    @property
-    def made(self) -> int:
-        """How many calls there were."""
 
     @property
     def note(self) -> str:
         """What is odd about how they are timed."""
-
-    def screen(self, best_ns: float | None) -> messages.Timed:
-        """The samples of a screen. The status is not ok if they do not cover the work."""
 
     def turn(self, calls: int, warm: int, *, clock: bool = False) -> messages.Timed:
         """One sample of a race, see `messages.Turn`."""
 
     def close(self) -> None:
         """Release what it holds."""
+
+
+class Timer(Turns, Protocol):
+    """Times a candidate's calls."""
+
+    @property
+    def made(self) -> int:
+        """How many calls there were."""
+
+    def screen(self, best_ns: float | None) -> messages.Timed:
+        """The samples of a screen. The status is not ok if they do not cover the work."""
 
 
 class Engine(ABC):
@@ -333,7 +338,7 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def framework_timer(self, functions: Sequence[Callable[[], object]], sets: Sequence[CallSet]) -> Timer:
+    def framework_timer(self, functions: Sequence[Callable[[], object]], sets: Sequence[CallSet]) -> Turns:
         """A clock for a framework's functions, one for each call set."""
 
 
@@ -354,7 +359,7 @@ def screen(
     """
     if best_ns is not None and min(samples) - overhead > policy.screen_stop * best_ns:
         return samples
-    more = min(int(policy.screen_ns / sample_ns), policy.screen_samples) - len(samples)
+    more = min(int(policy.screen_ns / max(sample_ns, 1.0)), policy.screen_samples) - len(samples)
     return samples + take(more) if more > 0 else samples
 
 

@@ -118,22 +118,27 @@ def logical_inputs(operator: Operator, check: Check, seed: int) -> dict[str, NDA
     return {name: values_of(operator.tensor(name).dtype, array) for name, array in arrays.items()}
 
 
-def refuse_inexact(operator: Operator, check: Check, tensor: Tensor, largest: float, whole: bool) -> None:
-    """Raise unless a check on small integers is exact in an output's dtype, in any order of summation.
+def refuse_inexact(
+    xp: Any, operator: Operator, check: Check, exact: Mapping[str, Any], sums: Mapping[str, Any]
+) -> None:
+    """Raise unless a check on small integers is exact in the outputs' dtypes, in any order of summation.
 
-    `largest` is the output's largest value when all inputs are replaced by their absolute values. `whole` says whether
-    all true values are integers.
+    `exact` are the true values by output. `sums` are those when all inputs are replaced by their absolute values.
 
     Raises:
         ValueError: when it is not exact.
     """
-    most = largest_integer(operator.dtype(check.problem, tensor))
-    if not whole or not largest <= most:
-        raise ValueError(
-            f"`exact` of operator {operator.name!r} does not hold: on small integers {tensor.name!r} "
-            + (f"has sums of up to {largest:.0f}, but is exact only up to {most}" if whole else "has fractions")
-            + "; mend the terms or the requires of its IntegerSums"
-        )
+    for tensor in (t for t in operator.outputs if t.name in exact):
+        most = largest_integer(operator.dtype(check.problem, tensor))
+        value, total = (xp.asarray(v[tensor.name], dtype=xp.float64) for v in (exact, sums))
+        whole = bool((value == value.round()).all())
+        largest = float(abs(total).max()) if math.prod(total.shape) else 0.0
+        if not whole or not largest <= most:
+            raise ValueError(
+                f"`exact` of operator {operator.name!r} does not hold: on small integers {tensor.name!r} "
+                + (f"has sums of up to {largest:.0f}, but is exact only up to {most}" if whole else "has fractions")
+                + "; mend the terms or the requires of its IntegerSums"
+            )
 
 
 class Results(NamedTuple):
@@ -206,7 +211,8 @@ def _results(operator: Operator, check: Check, seed: int) -> Results:
     errors: dict[str, NDArray[Any]] = {}
     undefined: set[str] = set()
     if check.integers:
-        _check_sums(operator, check, inputs, exact)
+        sums = run_reference(operator, check, {n: np.abs(a) for n, a in inputs.items()}, np, wide=True)
+        refuse_inexact(np, operator, check, exact, sums)
         return Results(exact, errors, undefined)
     if check.special:
         cast = _casts_nonfinite(operator, check, inputs)
@@ -358,15 +364,6 @@ def _casts_nonfinite(operator: Operator, check: Check, inputs: Mapping[str, NDAr
         warnings.simplefilter("always")
         run_reference(operator, check, inputs, np, wide=True)
     return any("encountered in cast" in str(warning.message) for warning in said)
-
-
-def _check_sums(
-    operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]], exact: Mapping[str, NDArray[Any]]
-) -> None:
-    sums = run_reference(operator, check, {n: np.abs(a) for n, a in inputs.items()}, np, wide=True)
-    for tensor in (t for t in operator.outputs if t.name in exact):
-        value, largest = exact[tensor.name], float(np.max(np.abs(sums[tensor.name]), initial=0.0))
-        refuse_inexact(operator, check, tensor, largest, bool(np.array_equal(value, np.rint(value))))
 
 
 def _bounds(

@@ -20,7 +20,7 @@ from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, Device, Policy, Role, Status
 from aot_tune.bench.worker import sandbox
 from aot_tune.bench.worker.comparison import SurveyedResults
-from aot_tune.bench.worker.engine import CallSet, Engine, FaultError, Timer, UnusableError
+from aot_tune.bench.worker.engine import CallSet, Engine, FaultError, Turns, UnusableError
 from aot_tune.bench.worker.inputs import call_of
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, LoadError, load
 from aot_tune.bench.worker.problem_state import ProblemState
@@ -57,7 +57,7 @@ class PreparedBaseline(NamedTuple):
     how it is timed.
     """
 
-    timer: Timer
+    timer: Turns
     error: float
     note: str
 
