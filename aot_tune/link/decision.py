@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from aot_tune.link.library_records import ExpectedTime, OperatorTable, TargetTable
-from aot_tune.link.signature import c_string, render_template
+from aot_tune.link.measured_problems import render_rows
+from aot_tune.link.signature import c_string
 from aot_tune.select import Term, Tree
 from aot_tune.spec import Expr, Operator, dtype_index
 
-__all__ = ["fact_printer", "render_decisions", "render_generic_of", "render_refusals"]
+__all__ = ["expected_fields", "fact_printer", "render_decisions", "render_refusals", "shared_terms"]
 
 Fact = Callable[[str], str]
 
@@ -20,36 +21,43 @@ _NONE = Tree((0, 0, 0), (0, 0, 0), (0,) * 8)
 def fact_printer(op: Operator) -> Callable[[str], str]:
     """How a fact is read from a call `c`. Only facts that a decision asks for are computed."""
     optional = {t.name for t in op.tensors if t.optional}
+    tensors, attributes, dtypes = [t.name for t in op.tensors], [a.name for a in op.attributes], list(op.dtypes)
+
+    def tensor_of(name: str) -> str:
+        return f"c.tensor({tensors.index(name)})"
+
+    def print_of_tensor(kind: str, tensor: str, axis: str) -> str:
+        passed = tensor_of(tensor)
+        if kind == "present":
+            return f"int64_t{{{passed} != nullptr}}" if tensor in optional else "INT64_C(1)"
+        if kind == "alignment":
+            data = f"{passed}->data"
+            return f"alignment_of({f'{passed} != nullptr ? {data} : nullptr' if tensor in optional else data})"
+        read = f"{passed}->strides[{axis}]"
+        later = [e.cpp(print_fact) for e in op.tensor(tensor).shape[int(axis) + 1 :]]
+        dense = " * ".join(later) or "INT64_C(1)"  # as in Operator.facts, an absent tensor counts as row-major
+        return f"({passed} != nullptr ? {read} : {dense})" if tensor in optional else read
 
     def print_fact(fact: str) -> str:
         kind, _, rest = fact.partition(".")
         if not rest:
-            return f"c.d_{fact}"
-        if kind == "present":
-            return f"int64_t{{c.t_{rest} != nullptr}}" if rest in optional else "INT64_C(1)"
-        if kind in ("attribute", "dtype"):
-            return f"int64_t{{c.{'v' if kind == 'attribute' else 'y'}_{rest}}}"
-        if kind == "alignment":
-            data = f"c.t_{rest} != nullptr ? c.t_{rest}->data : nullptr" if rest in optional else f"c.t_{rest}->data"
-            return f"alignment_of({data})"
+            return f"c.dims[{op.dims.index(fact)}]"
+        if kind == "attribute":
+            return f"int64_t{{c.arguments.attributes[{attributes.index(rest)}]}}"
+        if kind == "dtype":
+            return f"int64_t{{c.dtypes[{dtypes.index(rest)}]}}"
         tensor, _, axis = rest.partition(".")
-        read = f"c.t_{tensor}->strides[{axis}]"
-        if tensor not in optional:
-            return read
-        later = [e.cpp(lambda name: f"c.d_{name}") for e in op.tensor(tensor).shape[int(axis) + 1 :]]
-        dense = " * ".join(later) or "INT64_C(1)"  # as in Operator.facts, an absent tensor counts as row-major
-        return f"(c.t_{tensor} != nullptr ? {read} : {dense})"
+        return print_of_tensor(kind, tensor, axis)
 
     return print_fact
 
 
 def render_decisions(table: OperatorTable) -> list[str]:
-    """What decides for the targets of an operator: a function for each table."""
-    parts = []
-    for i, target in enumerate(table.tables):
-        parts += [_expected(i, target, fact_printer(table.operator))] if target.expected else []
-        parts.append(_choice(i, target))
-    return parts
+    """What the tables of an operator's targets consist of: the rows that were measured, and expected times."""
+    fact = fact_printer(table.operator)
+    parts = [render_rows(table.operator, i, target) for i, target in enumerate(table.tables)]
+    parts += [_expected(i, target, fact) for i, target in enumerate(table.tables) if target.expected]
+    return list(filter(None, parts))
 
 
 def render_refusals(table: OperatorTable) -> str:
@@ -59,8 +67,7 @@ def render_refusals(table: OperatorTable) -> str:
     for index, guards in every.items():
         variants.setdefault(tuple(guard.key() for guard in guards), []).append(index)
     lines = [
-        "// The guard that a call fails first, as text; null when the variant accepts it.",
-        "const char* refusal(const Call& c, int variant) {",
+        "const char* Own::refusal(const Call& c, int variant) {",
         "  (void)c;",
         "  switch (variant) {",
     ]
@@ -78,79 +85,6 @@ def _refusal(table: OperatorTable, index: int, guards: tuple[Expr, ...]) -> str:
     return "\n".join([*lines, "  return nullptr;", "}"])
 
 
-def _choice(index: int, target: TargetTable) -> str:
-    """A target's decision, after the variants that come last."""
-    lines = [f"// {target.target}"]
-    lines += [f"constexpr int16_t kRest_{index}[] = {{{', '.join(map(str, target.rest))}}};"] if target.rest else []
-    exact = _exact(index, target) if any(target.exact) else []
-    others = _others(index, target)
-    if target.filling_in:
-        lines += _function(f"rank_{index}", others)
-        lines += ["", *_filling_in(index, target), ""]
-        others = [
-            f"  const int variant = rank_{index}(c, trace);",
-            "  if (variant >= 0 && !kGeneric[variant]) return variant;",
-            f"  const int other = fill_in_{index}(c, trace);",
-            "  return other >= 0 ? other : variant;",
-        ]
-    return "\n".join([*lines, *_function(f"choose_{index}", exact + others)])
-
-
-def _function(name: str, body: list[str]) -> list[str]:
-    head = ["template <typename Trace>", f"int {name}(const Call& c, Trace& trace) {{", "  (void)c;", "  (void)trace;"]
-    return [*head, *body, "}"]
-
-
-def _exact(index: int, target: TargetTable) -> list[str]:
-    """What a call gets that is like a measured problem, as far as guards know.
-
-    If other variants were faster there than a generic one, the generic one alone is no choice: others may fill in.
-    """
-    taken = "variant >= 0"
-    if target.filling_in:
-        taken += f" && (!kGeneric[variant] || is_preferred(c, kRanked_{index} + row->first, row->count, variant))"
-    return [
-        f"  if (const Tuned* row = measured_{index}(c)) {{",
-        f"    const int variant = first_of(c, kRanked_{index} + row->first, row->count, trace);",
-        f"    if ({taken}) return variant;",
-        "  }",
-    ]
-
-
-def _others(index: int, target: TargetTable) -> list[str]:
-    """What a call gets that was not measured: by expected times or by the nearest problem, then what comes last."""
-    lines = []
-    if target.expected:
-        lines += [f"  const int variant = likely_{index}(c, trace);", "  if (variant >= 0) return variant;"]
-    elif any(target.exact) or target.surveyed:
-        lines += [
-            f"  if (const Tuned* row = nearest(c, kTuned_{index}, kRanked_{index})) {{",
-            f"    const int variant = first_of(c, kRanked_{index} + row->first, row->count, trace);",
-            "    if (variant >= 0) return variant;",
-            "  }",
-        ]
-    last = f"first_of(c, kRest_{index}, {len(target.rest)}, trace)" if target.rest else "-1"
-    return [*lines, f"  return {last};"]
-
-
-def _filling_in(index: int, target: TargetTable) -> list[str]:
-    """The choice among variants that may not have been measured, for calls that otherwise only the generic one takes.
-
-    If a generic variant was preferred to another one, that stays.
-    """
-    filling = ", ".join(map(str, target.filling_in))
-    lines = [f"constexpr int16_t kFillingIn_{index}[] = {{{filling}}};"]
-    if target.expected:
-        body = [f"  const int kind = kind_{index}(c);", f"  for (const auto& one : kExpected_{index})"]
-        body.append("    if (one.kind == kind && one.within(c) && competes(c, one.variant)) return -1;")
-    else:
-        others = [i for i in target.used if i not in target.filling_in]
-        lines.append(f"constexpr int16_t kMeasured_{index}[] = {{{', '.join(map(str, others))}}};")
-        body = [f"  for (const int variant : kMeasured_{index})", "    if (competes(c, variant)) return -1;"]
-    walk = f"  return first_of(c, kFillingIn_{index}, {len(target.filling_in)}, trace);"
-    return [*lines, *_function(f"fill_in_{index}", [*body, walk])]
-
-
 def _all_guards(table: OperatorTable) -> dict[int, tuple[Expr, ...]]:
     """The guards of each variant that has some: its requirements, and that the call has its dtypes."""
     by_index = {}
@@ -164,43 +98,22 @@ def _all_guards(table: OperatorTable) -> dict[int, tuple[Expr, ...]]:
     return by_index
 
 
-def _is_of_dtypes(guard: Expr) -> bool:
-    return all(fact.startswith("dtype.") for fact in guard.facts())
-
-
-def render_generic_of(table: OperatorTable) -> str:
-    """`generic_of`, the variant that answers a call if no other does."""
-    lines = ["// The generic variant for the call's device and dtypes, or -1.", "int generic_of(const Call& c) {"]
-    families, read = table.families, fact_printer(table.operator)
-    single = len(families) == 1 and len(table.generics(families[0])) == 1
-    if single and not table.operator.dtypes and not table.bounded(families[0]):
-        return "\n".join([*lines, "  (void)c;", f"  return {table.generics(families[0])[0]};", "}"])
-    for family in families:
-        for index in table.generics(family):
-            dtypes = zip(table.operator.dtypes, table.choices(table.variants[index]), strict=True)
-            tests = [f"c.backend == &backend_{family}", *(f"c.y_{variable} == {choice}" for variable, choice in dtypes)]
-            tests += [f"runs_on(kInfo[{index}], c.level)"] if table.variants[index].target.last else []
-            tests += [f"{guard.cpp(read)}" for guard in table.variants[index].guards if not _is_of_dtypes(guard)]
-            lines.append(f"  if ({' && '.join(tests)}) return {index};")
-    return "\n".join([*lines, "  return -1;", "}"])
+def expected_fields(index: int, target: TargetTable) -> list[str]:
+    """What the row of a target's table has of expected times."""
+    if not target.expected:
+        return ["nullptr", "0", "nullptr", "nullptr"]
+    return [f"kExpected_{index}", str(len(target.expected)), f"kind_{index}", f"terms_{index}"]
 
 
 def _expected(index: int, target: TargetTable, fact: Fact) -> str:
-    """`likely_<index>`: the variant of a target's table that is expected to be the fastest for a call, or -1.
-
-    `fact` prints a fact of the call `c`.
-    """
-    shared = _shared(target.expected)
+    """The expected times of a target's variants. `fact` prints a fact of the call `c`."""
+    shared = shared_terms(target.expected)
     parts = [_shared_terms(index, target, shared, fact)]
     parts += [_of_variant(f"{index}_{i}", expectation, shared, fact) for i, expectation in enumerate(target.expected)]
-    parts += [
-        _table(index, target, fact),
-        render_template("likely.cpp.j2", index=index, shared=max(len(shared), 1), count=len(target.expected)),
-    ]
-    return "\n\n".join(parts).rstrip("\n")
+    return "\n\n".join([*parts, _table(index, target, fact)])
 
 
-def _shared(expected: tuple[ExpectedTime, ...]) -> dict[int, int]:
+def shared_terms(expected: tuple[ExpectedTime, ...]) -> dict[int, int]:
     """The places of terms, by their numbers. These are terms that variants have in common and that some model needs."""
     needed: set[int] = set()
     for expectation in expected:
@@ -275,14 +188,7 @@ def _table(index: int, target: TargetTable, fact: Fact) -> str:
         "  return -1;",
         "}",
         "",
-        "constexpr struct {",
-        "  int32_t kind;",
-        "  int32_t variant;",
-        "  int32_t caution;  // is added: how much faster than a vendor's it has to be expected",
-        "  int32_t error;",
-        "  bool (*within)(const Call&);",
-        "  int64_t (*expected)(const Call&, const int64_t*, int64_t);",
-        f"}} kExpected_{index}[] = {{",
+        f"const ExpectedInfo<Own> kExpected_{index}[] = {{",
     ]
     lines += [
         f"    {{{kinds.index(expected.facts)}, {expected.variant}, {expected.caution}, {expected.model.error}, "

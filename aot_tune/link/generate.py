@@ -212,7 +212,7 @@ def public_functions(spec: LibrarySpec) -> list[str]:
     names = [f"{spec.prefix}_{suffix}" for suffix in SHARED_FUNCTIONS]
     for table in spec.operators:
         base = f"{spec.prefix}_{table.operator.name}"
-        names += [base, f"{base}_workspace", f"{base}_explain", f"{base}_is_tuned"]
+        names += [base, f"{base}_workspace", f"{base}_explain", f"{base}_is_tuned", f"{base}_infer"]
         names += handler_names(spec, table.operator.name).values() if spec.xla_ffi else ()
     return sorted(names)
 

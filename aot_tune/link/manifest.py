@@ -36,7 +36,7 @@ _SOURCE_PATH = re.compile(
 _PATH = "holds the path"
 _LATE = (*(name for facts in FAMILIES.values() for name in facts.late), "libc10", "libtorch")
 """Libraries that are linked statically, or found at a call."""
-_FUNCTIONS = ("", "_workspace", "_explain", "_is_tuned")
+_FUNCTIONS = ("", "_workspace", "_explain", "_is_tuned", "_infer")
 
 
 def render_manifest(spec: LibrarySpec, sources: dict[str, str]) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from aot_tune.expr.integers import EXTENT, checked_cpp, is_plain
+from aot_tune.expr.integers import checked_cpp, is_plain
 from aot_tune.link.library_records import LibrarySpec
 from aot_tune.link.signature import braced, c_string, dtype_text, render_template, shape_text
 from aot_tune.render.template_functions import scalar_type
 from aot_tune.spec import Operator, Scalar, Tensor
-from aot_tune.spec.calls import bound_dims, folds, outputs_to_pass
+from aot_tune.spec.calls import bound_dims, dims_beside_inputs, folds, outputs_to_pass
 from aot_tune.spec.dtypes import DType, dtype
 
 __all__ = ["FLOATS", "passed", "render_tables", "scalar_default"]
@@ -27,7 +27,6 @@ def render_tables(spec: LibrarySpec) -> str:
         spec=spec,
         operators=[table.operator for table in spec.operators],
         tables_of=_tables,
-        bind_of=_bind,
         passed=passed,
     )
 
@@ -78,7 +77,14 @@ def _tables(op: Operator) -> str:
             [f"constexpr {const}{declared}[] = {{", *(f"    {r}," for r in initialisers), "};"] if initialisers else []
         )
         fields += [name, str(len(initialisers))] if initialisers else ["nullptr", "0"]
+    bound = {source.tensor for source in bound_dims(op).values()}
+    fields.append(hex(_bits(t.name in bound for t in op.tensors)))
+    fields.append(hex(_bits(name in dims_beside_inputs(op) for name in op.dims)))
     return "\n".join([*lines, "", _shape(op), "", f"constexpr OperatorInfo kOperator = {braced([*fields, 'shape'])};"])
+
+
+def _bits(flags: Iterable[bool]) -> int:
+    return sum(1 << place for place, flag in enumerate(flags) if flag)
 
 
 def _tensor(op: Operator, t: Tensor) -> str:
@@ -87,7 +93,7 @@ def _tensor(op: Operator, t: Tensor) -> str:
     variable = list(op.dtypes).index(t.dtype_name) if t.dtype_name in op.dtypes else -1
     element = dtype(op.dtypes.get(t.dtype_name, (t.dtype_name,))[0])
     layout = names.index(t.layout_of) if t.layout_of else -1
-    aliases = sum(1 << names.index(name) for name in t.may_alias)
+    aliases = _bits(name in t.may_alias for name in names)
     told = [t.output, t.optional, t.inout, t.name in outputs_to_pass(op), layout, folds(op, t), aliases]
     usual = [None, None, False, False, -1, False, 0]
     while told[-1] == usual[len(told) - 1]:
@@ -124,39 +130,6 @@ def _shape(op: Operator) -> str:
         for axis, extent in enumerate(tensor.shape):
             value = checked_cpp(extent, lambda fact: f"dims[{position[fact]}]")
             lines.append(f"      extents[{axis}] = {value};")
-            lines += [] if is_plain(extent) else [f"      if (undefined_) extents[{axis}] = -1;"]
+            lines += [] if is_plain(extent) else [f"      if (undefined_) extents[{axis}] = kNoExtent;"]
         lines.append("      break;")
     return "\n".join([*lines, "    default:", "      break;", "  }", "}"])
-
-
-def _bind(op: Operator) -> str:
-    """The function that reads a call's dims.
-
-    If the library refuses a dim, such as an extent that no dim solves, it is 0 here. Then the library reports it.
-    """
-    index = {t.name: i for i, t in enumerate(op.tensors)}
-    position = {d: i for i, d in enumerate(op.dims)}
-    scalars = {s.name: f"s[{i}].{_member(s)}" for i, s in enumerate(op.scalars)}
-    bound = bound_dims(op)
-    lines = ["inline bool bind(Tensors t, const Scalar* s, int64_t* dims) {"]
-    for tensor in dict.fromkeys(b.tensor for b in bound.values() if b.tensor):
-        rank = op.tensor(tensor).rank
-        lines.append(f"  if (t[{index[tensor]}] == nullptr || t[{index[tensor]}]->ndim != {rank}) return false;")
-    if not all(is_plain(b.value) for b in bound.values()):
-        lines.append("  bool undefined_ = false;")
-    for name, source in bound.items():
-        to = f"dims[{position[name]}]"
-        if source.scalar:
-            lines.append(f"  {to} = static_cast<int64_t>({scalars[source.scalar]});")
-        else:
-            read = f"t[{index[source.tensor]}]->shape[{source.axis}]"
-            value = checked_cpp(
-                source.value,
-                lambda fact, read=read: read if fact == EXTENT else f"dims[{position[fact]}]",  # type: ignore[misc]
-            )
-            lines.append(f"  {to} = {value};")
-        if not source.plain:
-            lines.append(f"  if (undefined_) {to} = 0;")
-        if source.scalar or not source.plain:
-            lines.append(f"  if ({to} < 0) {to} = 0;")
-    return "\n".join([*lines, "  (void)t;", "  (void)s;", "  (void)dims;", "  return true;", "}"])

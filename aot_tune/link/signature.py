@@ -15,7 +15,6 @@ __all__ = [
     "choices_text",
     "dtype_text",
     "handler_names",
-    "prepared",
     "render_template",
     "shape_text",
     "xla_families",
@@ -47,13 +46,6 @@ def dtype_text(operator: Operator, tensor: Tensor) -> str:
 def choices_text(choices: Sequence[str]) -> str:
     """Names for people: `f32, bf16 or f16`."""
     return " or ".join(filter(None, (", ".join(choices[:-1]), choices[-1])))
-
-
-def prepared(operator: Operator, call: str) -> str:
-    """The arguments that variants get, from the generated struct `call`."""
-    names = [f"t_{t.name}" for t in operator.tensors]
-    names += [f"v_{name}" for name in [*(s.name for s in operator.scalars), *(a.name for a in operator.attributes)]]
-    return ", ".join(f"{call}.{n}" for n in names)
 
 
 def c_string(text: str) -> str:

@@ -274,28 +274,47 @@ int32_t check_workspace(const OperatorInfo& op, const DLTensor* const* given, co
   return AOT_TUNE_OK;
 }
 
-int32_t wrong_extent(const OperatorInfo& op, int tensor, int axis, int64_t got, int64_t wanted,
-                     const char* symbol) noexcept {
+namespace {
+
+// The extent of an axis as the tensor declares it: the one in "[M, max(N, 1)]".
+struct Symbol {
+  const char* text;
+  int length;
+  Symbol(const TensorInfo& info, int axis) noexcept : text(info.shape + 1) {
+    const char* end = text;
+    for (int depth = 0; *end != '\0'; ++end) {
+      if (*end == '(') ++depth;
+      if (*end == ']' || (depth == 0 && *end == ',' && axis-- == 0)) break;
+      if (*end == ')') --depth;
+      if (depth == 0 && *end == ',') text = end + 2;
+    }
+    length = static_cast<int>(end - text);
+  }
+};
+
+}  // namespace
+
+int32_t wrong_extent(const OperatorInfo& op, int tensor, int axis, int64_t got, int64_t wanted) noexcept {
   const TensorInfo& info = op.tensors[tensor];
+  const Symbol symbol(info, axis);
+  if (wanted == kNoExtent) {
+    return fail(
+        AOT_TUNE_ERROR_SHAPE,
+        "%s: tensor '%s': axis %d wanted %.*s as in %s, which divides by zero here or needs more than "
+        "64 bits",
+        op.name, info.name, axis, symbol.length, symbol.text, info.shape);
+  }
   return fail(AOT_TUNE_ERROR_SHAPE,
-              "%s: tensor '%s': axis %d has extent %" PRId64 ", wanted %s = %" PRId64 " as in %s", op.name,
-              info.name, axis, got, symbol, wanted, info.shape);
+              "%s: tensor '%s': axis %d has extent %" PRId64 ", wanted %.*s = %" PRId64 " as in %s", op.name,
+              info.name, axis, got, symbol.length, symbol.text, wanted, info.shape);
 }
 
-int32_t no_extent(const OperatorInfo& op, int tensor, int axis, const char* symbol) noexcept {
+int32_t unsolved(const OperatorInfo& op, int tensor, int axis, int64_t got, const char* dim) noexcept {
   const TensorInfo& info = op.tensors[tensor];
-  return fail(
-      AOT_TUNE_ERROR_SHAPE,
-      "%s: tensor '%s': axis %d wanted %s as in %s, which divides by zero here or needs more than 64 bits",
-      op.name, info.name, axis, symbol, info.shape);
-}
-
-int32_t unsolved(const OperatorInfo& op, int tensor, int axis, int64_t got, const char* symbol,
-                 const char* dim) noexcept {
-  const TensorInfo& info = op.tensors[tensor];
+  const Symbol symbol(info, axis);
   return fail(AOT_TUNE_ERROR_SHAPE,
-              "%s: tensor '%s': axis %d has extent %" PRId64 ", which is %s for no %s, as in %s", op.name,
-              info.name, axis, got, symbol, dim, info.shape);
+              "%s: tensor '%s': axis %d has extent %" PRId64 ", which is %.*s for no %s, as in %s", op.name,
+              info.name, axis, got, symbol.length, symbol.text, dim, info.shape);
 }
 
 int32_t no_dim(const OperatorInfo& op, const char* scalar, int64_t got, const char* dim) noexcept {

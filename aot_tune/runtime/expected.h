@@ -60,16 +60,15 @@ struct Likely {
   int32_t variant;
 };
 
-// Takes out the one with the least time. -1 if none is left.
-inline int32_t take_likeliest(Likely* found, int* count) noexcept {
-  if (*count == 0) return -1;
-  int best = 0;
-  for (int i = 1; i < *count; ++i) {
-    if (found[i].time < found[best].time) best = i;
+// Takes the first one with the least time. -1 if none is left.
+inline int32_t take_likeliest(Likely* found, int count) noexcept {
+  int best = -1;
+  for (int i = 0; i < count; ++i) {
+    if (found[i].variant >= 0 && (best < 0 || found[i].time < found[best].time)) best = i;
   }
+  if (best < 0) return -1;
   const int32_t variant = found[best].variant;
-  for (int i = best + 1; i < *count; ++i) found[i - 1] = found[i];
-  --*count;
+  found[best].variant = -1;
   return variant;
 }
 

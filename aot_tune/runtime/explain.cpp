@@ -19,14 +19,6 @@ void Text::add(const char* format, ...) noexcept {
   if (used_ >= size_) used_ = size_ - 1;
 }
 
-// People do not know the numbers of AMD's levels.
-void explain_device(Text& text, const Backend& backend, int32_t level) noexcept {
-  if (backend.device_type == kDLROCM)
-    text.add("device: %s %s\n", backend.family, level_name(backend, level).text);
-  else
-    text.add("device: %s level %d\n", backend.family, static_cast<int>(level));
-}
-
 void explain_processors(Text& text, const Backend& backend, int32_t device_id, int32_t tuned) noexcept {
   const int32_t here = tuned > 0 && backend.processors != nullptr ? backend.processors(device_id) : 0;
   if (here <= 0 || here == tuned) return;
@@ -35,8 +27,16 @@ void explain_processors(Text& text, const Backend& backend, int32_t device_id, i
            cpu ? "process" : "device", static_cast<int>(here));
 }
 
-void explain_tensors(Text& text, const OperatorInfo& op, const DLTensor* const* given,
-                     const View* views) noexcept {
+void explain_call(Text& text, const OperatorInfo& op, const int64_t* facts, const Backend& backend,
+                  int32_t level, const DLTensor* const* given, const View* views) noexcept {
+  text.add("operator: %s\n", op.name);
+  if (backend.device_type == kDLROCM)  // people do not know the numbers of AMD's levels
+    text.add("device: %s %s\n", backend.family, level_name(backend, level).text);
+  else
+    text.add("device: %s level %d\n", backend.family, static_cast<int>(level));
+  for (int i = 0; i < op.dim_count; ++i) text.add("dim: %s=%" PRId64 "\n", op.dims[i], *facts++);
+  for (int i = 0; i < op.variable_count; ++i)
+    text.add("dtype: %s=%s\n", op.variables[i].name, op.variables[i].choices[*facts++]);
   for (int i = 0; i < op.tensor_count; ++i) {
     if (given[i] == nullptr) continue;
     const View& view = views[i];
@@ -47,6 +47,19 @@ void explain_tensors(Text& text, const OperatorInfo& op, const DLTensor* const* 
     }
     text.add("), aligned to %d bytes\n", static_cast<int>(alignment_of(view.tensor.data)));
   }
+  for (int i = 0; i < op.attribute_count; ++i)
+    text.add("attribute: %s=%s\n", op.attributes[i].name, op.attributes[i].choices[*facts++]);
+}
+
+void explain_hollow(Text& text, const OperatorInfo& op) noexcept {
+  text.add("generic: an input has no elements");
+  const char* before = ", or a dim is 0 (";
+  for (int i = 0; i < op.dim_count; ++i) {
+    if ((op.beside >> i & 1u) == 0) continue;
+    text.add("%s%s", before, op.dims[i]);
+    before = ", ";
+  }
+  if (op.beside != 0) text.add(")");
 }
 
 void explain_choice(Text& text, const VariantInfo& variant, size_t workspace, const char* note,
@@ -71,20 +84,23 @@ double power_of_2(int64_t n) noexcept {
 
 }  // namespace
 
-void TextTrace::expected(const VariantInfo& variant, int64_t time, int32_t error) noexcept {
+void FittingTrace::expected(const VariantInfo& variant, int64_t time, int32_t error) noexcept {
+  if (text == nullptr) return;
   text->add("expected: %s takes about %.3g us, give or take %.0f %%\n", variant.name, power_of_2(time) / 1000,
             100 * (power_of_2(error) - 1));
   if (foreseen < static_cast<int>(std::size(seen))) seen[foreseen++] = &variant;
 }
 
-void TextTrace::meets(const Rule& met) noexcept {
+void FittingTrace::meets(const Rule& met) noexcept {
   rule = &met;
+  if (text == nullptr) return;
   text->add("override: %s:%d: %.*s\n", override_path(), static_cast<int>(met.line),
             static_cast<int>(met.text.length), met.text.text);
 }
 
-void TextTrace::rejected(const VariantInfo& variant, int32_t status, size_t size, size_t limit,
-                         const char* note) noexcept {
+void FittingTrace::rejected(const VariantInfo& variant, int32_t status, size_t size,
+                            const char* note) noexcept {
+  if (text == nullptr) return;
   if (status == 0) {
     text->add("rejected: %s: needs a workspace of %zu bytes, the caller's has %zu\n", variant.name, size,
               limit);

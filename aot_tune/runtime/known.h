@@ -27,6 +27,19 @@ uint64_t bits_of(Value value) noexcept {
   return bits;
 }
 
+inline uint64_t bits_of(const ScalarInfo& info, const Scalar& scalar) noexcept {
+  switch (info.kind) {
+    case ScalarInfo::kF32:
+      return bits_of(scalar.f32);
+    case ScalarInfo::kF64:
+      return bits_of(scalar.f64);
+    case ScalarInfo::kBool:
+      return bits_of(scalar.truth);
+    default:
+      return static_cast<uint64_t>(dim_of(info, scalar));
+  }
+}
+
 // Rank and dtype. They are adjacent.
 inline uint64_t kind_of(const DLTensor& tensor) noexcept {
   static_assert(offsetof(DLTensor, dtype) == offsetof(DLTensor, ndim) + 4 && sizeof(DLDataType) == 4, "");

@@ -26,8 +26,11 @@ struct VariantInfo {
   const char* kernel;
   const char* digest;  // sha256 of the object that was measured and linked
   const Backend* backend;
-  int32_t level;  // the lowest level of devices that runs it
-  int32_t last;   // and the highest, or 0 for no limit
+  int32_t level;         // the lowest level of devices that runs it
+  int32_t last;          // and the highest, or 0 for no limit
+  bool generic = false;  // it answers every legal call of its dtypes and devices
+  bool settled =
+      false;  // its workspace only depends on the call, and it loads nothing more after its first run
 };
 
 // A variant's functions return this if something that it needs is missing, such as a vendor's library, or if
@@ -79,16 +82,13 @@ int32_t check_memory(const OperatorInfo& op, const DLTensor* const* given, const
 int32_t check_workspace(const OperatorInfo& op, const DLTensor* const* given, const View* views,
                         const void* memory, size_t size) noexcept;
 
-int32_t wrong_extent(const OperatorInfo& op, int tensor, int axis, int64_t got, int64_t wanted,
-                     const char* symbol) noexcept __attribute__((cold));
-
-// The error for an extent that has no value in this call.
-int32_t no_extent(const OperatorInfo& op, int tensor, int axis, const char* symbol) noexcept
+// The error for an extent that is not the wanted one. That is kNoExtent if it has no value in this call.
+int32_t wrong_extent(const OperatorInfo& op, int tensor, int axis, int64_t got, int64_t wanted) noexcept
     __attribute__((cold));
 
-// The error for an extent of a tensor if no dim solves `symbol` for it.
-int32_t unsolved(const OperatorInfo& op, int tensor, int axis, int64_t got, const char* symbol,
-                 const char* dim) noexcept __attribute__((cold));
+// The error for an extent of a tensor if no dim solves it.
+int32_t unsolved(const OperatorInfo& op, int tensor, int axis, int64_t got, const char* dim) noexcept
+    __attribute__((cold));
 
 // The error for an integer that is no extent of the dim that it binds, or not that of the tensors.
 int32_t no_dim(const OperatorInfo& op, const char* scalar, int64_t got, const char* dim) noexcept
@@ -165,13 +165,21 @@ struct Backend {
 // The error for a call on a device of a family that no variant is for.
 int32_t no_backend(const OperatorInfo& op, const DLDevice& device) noexcept __attribute__((cold));
 
-// The backend of a call's device, and its level. All tensors were checked to be on one device.
-inline int32_t find_backend(const OperatorInfo& op, const Backend* const* backends, int32_t count,
-                            const DLDevice& device, const Backend** backend, int32_t* level) noexcept {
-  for (int32_t i = 0; i < count; ++i) {
-    if (backends[i]->device_type != static_cast<int32_t>(device.device_type)) continue;
-    *backend = backends[i];
-    *level = backends[i]->level(device.device_id);
+// A family of devices that an operator has variants for.
+struct FamilyInfo {
+  const Backend* backend;
+  const char* targets;  // of its variants, for people
+  const char* served;   // the dtypes of its generic variants, for people
+};
+
+// The family of a call's device, and its level. All tensors were checked to be on one device.
+template <size_t kFamilies>
+int32_t find_family(const OperatorInfo& op, const FamilyInfo (&families)[kFamilies], const DLDevice& device,
+                    const FamilyInfo** family, int32_t* level) noexcept {
+  for (const FamilyInfo& info : families) {
+    if (info.backend->device_type != static_cast<int32_t>(device.device_type)) continue;
+    *family = &info;
+    *level = info.backend->level(device.device_id);
     return *level < 0 ? -*level : AOT_TUNE_OK;
   }
   return no_backend(op, device);
@@ -346,11 +354,13 @@ class Text {
   size_t used_ = 0;
 };
 
-void explain_device(Text& text, const Backend& backend, int32_t level) noexcept;
 // Reports if the number of processors is not that of `tuned`. `tuned` is 0 if nobody knows it.
 void explain_processors(Text& text, const Backend& backend, int32_t device_id, int32_t tuned) noexcept;
-void explain_tensors(Text& text, const OperatorInfo& op, const DLTensor* const* given,
-                     const View* views) noexcept;
+// What a call is, with its facts without those of tensors.
+void explain_call(Text& text, const OperatorInfo& op, const int64_t* facts, const Backend& backend,
+                  int32_t level, const DLTensor* const* given, const View* views) noexcept;
+// Why a generic variant answers a call that lacks elements.
+void explain_hollow(Text& text, const OperatorInfo& op) noexcept;
 void explain_choice(Text& text, const VariantInfo& variant, size_t workspace, const char* note,
                     const char* why) noexcept;
 

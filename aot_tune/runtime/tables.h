@@ -16,6 +16,7 @@ constexpr int kMaxScalars = 8;
 constexpr int kMaxAttributes = 8;
 constexpr int kMaxDims = 16;
 constexpr int kMaxVariables = 4;
+constexpr int64_t kNoExtent = INT64_MIN;
 
 struct DType {
   uint8_t code;
@@ -93,6 +94,25 @@ struct ScalarInfo {
 constexpr size_t kScalarBytes[] = {4, 8, 1, 1, 2, 4, 8, 1, 2, 4, 8};
 constexpr const char* kScalarNames[] = {"f32", "f64", "bool", "i8",  "i16", "i32",
                                         "i64", "u8",  "u16",  "u32", "u64"};
+// The integer of a scalar that gives a dim.
+inline int64_t dim_of(const ScalarInfo& info, const Scalar& scalar) noexcept {
+  switch (info.kind) {
+    case ScalarInfo::kI8:
+      return scalar.i8;
+    case ScalarInfo::kI16:
+      return scalar.i16;
+    case ScalarInfo::kI32:
+      return scalar.i32;
+    case ScalarInfo::kU8:
+      return scalar.u8;
+    case ScalarInfo::kU16:
+      return scalar.u16;
+    case ScalarInfo::kU32:
+      return scalar.u32;
+    default:
+      return scalar.i64;
+  }
+}
 
 using Tensors = const DLTensor* const*;
 
@@ -108,7 +128,9 @@ struct OperatorInfo {
   int32_t dim_count;
   const VariableInfo* variables;
   int32_t variable_count;
-  // An extent without a value, because it divides by zero or needs more than 64 bits, is -1.
+  uint32_t bound;   // a bit for each tensor that tells dims
+  uint32_t beside;  // a bit for each dim that may be 0 though every input has elements
+  // Gives kNoExtent for an extent that divides by zero or needs more than 64 bits.
   void (*shape)(int tensor, const int64_t* dims, int64_t* extents);
 };
 
@@ -117,13 +139,33 @@ constexpr bool may_alias(const OperatorInfo& op, size_t output, size_t other) {
   return (op.tensors[output].aliases >> other & 1u) != 0;
 }
 
+// Whether a tensor has leading dims for which only one axis is declared.
+inline bool leads(const TensorInfo& info, const DLTensor* tensor) {
+  return info.folds && tensor != nullptr && tensor->ndim != info.rank;
+}
+
+// The dtype of a tensor in a call: that of its variable in the tensors that are there.
+inline const DType& type_of(const OperatorInfo& op, int tensor, Tensors given) {
+  const TensorInfo& info = op.tensors[tensor];
+  for (int i = 0; info.variable >= 0 && i < op.tensor_count; ++i) {
+    if (given[i] == nullptr || op.tensors[i].variable != info.variable) continue;
+    const VariableInfo& variable = op.variables[info.variable];
+    for (int32_t k = 0; k < variable.count; ++k) {
+      const DType& type = variable.types[k];
+      if (given[i]->dtype.code == type.code && given[i]->dtype.bits == type.bits) return type;
+    }
+    break;  // a call is refused for it
+  }
+  return info.type;
+}
+
 // An operator with the library's functions for it, which take arguments as arrays.
 struct Operator : OperatorInfo {
   int32_t (*call)(Tensors, const Scalar*, const int32_t*, const aot_tune_exec*);
   int32_t (*explain)(Tensors, const Scalar*, const int32_t*, const aot_tune_exec*, char*, size_t);
   int32_t (*is_tuned)(Tensors, const Scalar*, const int32_t*, int32_t*);
-  // Reads the dims from tensors and scalars. False if a tensor is missing or has another number of axes.
-  bool (*bind)(Tensors, const Scalar*, int64_t* dims);
+  // Fills in outputs that are to be made, and tensors with their leading dims as one axis.
+  int32_t (*infer)(Tensors, const Scalar*, const int32_t*, DLTensor* const* made, DLTensor* const* taken);
 };
 
 // A function of C that takes the arguments one by one, as one that takes them as arrays.

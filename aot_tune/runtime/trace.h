@@ -8,10 +8,10 @@ namespace aot_tune {
 
 // Words that tell one kind of call: facts except those of tensors, then each tensor's properties, and a
 // stride for each axis.
-template <size_t Tensors>
-constexpr size_t trace_words(size_t facts, const TensorInfo (&tensors)[Tensors]) {
-  for (const TensorInfo& tensor : tensors) facts += 1 + static_cast<size_t>(tensor.rank);
-  return facts;
+constexpr size_t trace_words(const FactsInfo& info) {
+  auto words = static_cast<size_t>(info.own());
+  for (int i = 0; i < info.op->tensor_count; ++i) words += 1 + static_cast<size_t>(info.op->tensors[i].rank);
+  return words;
 }
 
 extern Switch tracing;  // it is off once the file cannot be written any more

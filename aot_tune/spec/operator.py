@@ -26,7 +26,7 @@ __all__ = ["Operator", "check_unique_operators"]
 _THREADS = ("set_num_threads", "get_num_threads")
 _TAKEN = ("last_error", "manifest", "preload", "explain", "is_tuned", "operators", "signatures", *_THREADS)
 _ERRORS = ("Error", "ArgumentTypeError", "ArgumentValueError", "CallError")
-_SUFFIXES = ("_workspace", "_explain", "_is_tuned", "_xla_cpu", "_xla_cuda", "_xla_hip")
+_SUFFIXES = ("_workspace", "_explain", "_is_tuned", "_infer", "_xla_cpu", "_xla_cuda", "_xla_hip")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,6 @@ _SOURCE = Path(__file__).resolve().parent / "csrc" / "shim.cpp"
 _HEADERS = (
     _SOURCE.with_name("torch_call.h"),
     RUNTIME / "tables.h",
-    RUNTIME / "layouts.h",
     RUNTIME / "include" / "aot_tune" / "base.h",
 )
 _CAPSULE = "aot_tune.tables.2"

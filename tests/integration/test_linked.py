@@ -13,22 +13,32 @@ from project import Project
 from aot_tune.pipeline.shipping.verify_linked import verify_linked_library
 from aot_tune.support.errors import BuildError
 
+CHOICE = """
+using Call = Own::Call;
+}
+}
+template <>
+int32_t forced(const CallOf<operator_twice::Own>&, int* variant) { return *variant = 0; }
+namespace {
+namespace operator_twice {
+"""
+CRASH = "+[](const DLTensor*, const DLTensor*, void*, size_t, void*) -> int32_t { __builtin_trap(); }"
 FAULTS = {
     "stride": (
-        "  c_.t_x = ",
-        "  c_.view[0].tensor.strides[0] = 1;\n  c_.t_x = ",
+        "int32_t Own::check_legal(const Call& c) {\n",
+        "int32_t Own::check_legal(const Call& c) {\n  c.tensor(0)->strides[0] = 1;\n",
         ("generic",),  # the other one has no other stride than 1
         r"wrong-result: y\[\d+\]: got .* \(problem 'N=\d+ x:\(2\)",
     ),
     "crash": (
-        "  const int32_t status = kFunctions[variant].launch",
-        "  __builtin_trap();\n  const int32_t status = kFunctions[variant].launch",
+        "_launch, nullptr",
+        f"_launch == nullptr ? nullptr : {CRASH}, nullptr",
         ("generic", "loop"),
         "crashed: SIGILL in a run of problem '",
     ),
     "choice": (
-        "  return choose_forced(kOperator,",
-        "  if (c.level >= 0) return *variant = 0;\n  return choose_forced(kOperator,",
+        "using Call = Own::Call;\n",
+        CHOICE,
         ("loop",),
         r"failed: tiny_twice answers with generic_\w+, not with loop_\w+",
     ),

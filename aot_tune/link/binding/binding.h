@@ -271,10 +271,10 @@ inline bool may_be_negated(const DLTensor& tensor) {
 // Whether numpy was imported. If so, its functions are in the state.
 bool learn_numpy(State* state);
 
-// A new tensor of the framework that `like` belongs to, on its device. NULL with an exception set. Its axes
-// have the same order in memory as those of `layout`, if that is not NULL.
-PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const Place& place,
-                   const DType& type, int rank, const int64_t* extents, const DLTensor* layout);
+// A new tensor of the framework that `like` belongs to, with the device and the shape of `wanted`, and with
+// its order of axes if that `is_ordered`. NULL with an exception set.
+PyObject* allocate(State* state, PyObject* like, const Place& place, const DType& type,
+                   const DLTensor& wanted, bool is_ordered);
 
 // ---- Devices and streams
 

@@ -74,12 +74,9 @@ PyObject* call_known(PyObject* module, int index, PyObject* const* arguments, Py
   if (parsed.stream != nullptr && !parse_stream(state, Op.name, parsed.stream, &tensors.shared.stream))
     return nullptr;
   if (!(tensors.take_passed(state, Op, I, parsed.tensors[I]) && ...)) return nullptr;
-  if constexpr (can_fold(Op)) {
-    if ((CallTensors::leads(Op.tensors[I], tensors.given[I]) || ...) && !tensors.fold(state, Op))
-      return nullptr;
-  }
-  if (((Op.tensors[I].output && wants_allocation(Op.tensors[I], parsed.tensors[I])) || ...)) {
-    if (!allocate_outputs(state, Op, parsed, &tensors)) return nullptr;
+  const bool any_leads = ((Op.tensors[I].folds && leads(Op.tensors[I], tensors.given[I])) || ...);
+  if (any_leads || ((Op.tensors[I].output && wants_allocation(Op.tensors[I], parsed.tensors[I])) || ...)) {
+    if (!prepare(state, Op, parsed, &tensors, any_leads)) return nullptr;
   }
   aot_tune_exec exec{tensors.shared.stream.handle, nullptr, 0};
   if (parsed.workspace != nullptr) {

@@ -80,21 +80,6 @@ bool parse_positional(State* state, int index, PyObject* const* arguments, Py_ss
 
 }  // namespace
 
-const DType& type_of(const Operator& op, int tensor, Tensors given) {
-  const TensorInfo& argument = op.tensors[tensor];
-  if (argument.variable < 0) return argument.type;
-  const VariableInfo& variable = op.variables[argument.variable];
-  for (int i = 0; i < op.tensor_count; ++i) {
-    if (given[i] == nullptr || op.tensors[i].variable != argument.variable) continue;
-    for (int32_t k = 0; k < variable.count; ++k) {
-      const DType& type = variable.types[k];
-      if (given[i]->dtype.code == type.code && given[i]->dtype.bits == type.bits) return type;
-    }
-    break;  // the library refuses this dtype
-  }
-  return argument.type;
-}
-
 bool parse_keyword(State* state, int index, PyObject* key, PyObject* value, Parsed* out) {
   const Operator& op = kLibrary.operators[index];
   const Names names = names_of(state, index);
@@ -187,35 +172,42 @@ bool all_scalars(State* state, int index, const Parsed& parsed) {
   return true;
 }
 
-bool allocate_outputs(State* state, const Operator& op, const Parsed& parsed, CallTensors* tensors) {
-  int64_t dims[kMaxDims];
-  bool bound = false;
-  const int first = tensors->first();
+bool imagine_outputs(State* state, const Operator& op, const Parsed& parsed, CallTensors* tensors, bool leads,
+                     Imagined* imagined, DLTensor** made) {
+  DLTensor* taken[kMaxTensors];
   for (int i = 0; i < op.tensor_count; ++i) {
-    if (!op.tensors[i].output || !wants_allocation(op.tensors[i], parsed.tensors[i])) continue;
-    if (!bound && !(bound = op.bind(tensors->given, parsed.scalars, dims))) return true;
-    int64_t extents[kMaxRank];
-    int rank = op.tensors[i].rank;
-    op.shape(i, dims, extents);
-    for (int axis = 0; axis < rank; ++axis) {
-      if (extents[axis] < 0)
-        return refuse(
-            state->value_error,
-            "%s: output '%s' has no shape here: an extent is negative, divides by zero or needs more than "
-            "64 bits",
-            op.name, op.tensors[i].name);
-    }
+    const bool wanted = op.tensors[i].output && wants_allocation(op.tensors[i], parsed.tensors[i]);
+    made[i] = wanted ? imagined[i].place() : nullptr;
+    taken[i] = leads ? tensors->folded[i].place() : nullptr;
+  }
+  const int32_t status = op.infer(tensors->given, parsed.scalars, parsed.attributes, made, taken);
+  return status == AOT_TUNE_OK || raise_status(state, status) != nullptr;
+}
+
+void CallTensors::take_folded(const Operator& op) {
+  for (int i = 0; i < count; ++i) {
+    if (!aot_tune::leads(op.tensors[i], given[i])) continue;
+    folded[i].tensor.data = given[i]->data;
+    folded[i].tensor.byte_offset = given[i]->byte_offset;
+    given[i] = &folded[i].tensor;
+  }
+}
+
+bool prepare(State* state, const Operator& op, const Parsed& parsed, CallTensors* tensors, bool leads) {
+  Imagined imagined[kMaxTensors];
+  DLTensor* made[kMaxTensors];
+  if (!imagine_outputs(state, op, parsed, tensors, leads, imagined, made)) return false;
+  PyObject* const like = parsed.tensors[tensors->first()];
+  for (int i = 0; i < op.tensor_count; ++i) {
+    if (made[i] == nullptr) continue;
     tensors->settle();
-    const bool leads = tensors->leading >= 0 && op.tensors[i].folds;
-    if (leads && !tensors->unfold(state, op, i, &rank, extents)) return false;
-    tensors->made[i] =
-        allocate(state, parsed.tensors[first], tensors->given[first]->device, {&op, op.tensors[i].name},
-                 type_of(op, i, tensors->given), rank, extents, tensors->layout_for(op.tensors[i]));
+    tensors->made[i] = allocate(state, like, {&op, op.tensors[i].name}, type_of(op, i, tensors->given),
+                                *made[i], op.tensors[i].layout_of >= 0);
     if (tensors->made[i] == nullptr) return false;
     tensors->owned |= CallTensors::kMade;
     if (!tensors->take(state, op, i, tensors->made[i])) return false;
-    if (leads && !tensors->fold_one(state, op, i)) return false;
   }
+  if (leads) tensors->take_folded(op);
   return true;
 }
 

@@ -24,6 +24,18 @@ struct Parsed {
   PyObject* device;
 };
 
+// A tensor with room for its layout.
+struct Imagined {
+  DLTensor tensor;
+  int64_t shape[kMaxRank];
+  int64_t strides[kMaxRank];
+  DLTensor* place() {
+    tensor.shape = shape;
+    tensor.strides = strides;
+    return &tensor;
+  }
+};
+
 // The tensors of one call. They are borrowed from the arguments, or made for outputs that were not passed.
 struct CallTensors {
   static constexpr uint32_t kWorkspace = uint32_t{1} << kMaxTensors;
@@ -56,15 +68,8 @@ struct CallTensors {
   // Tells torch which passed outputs the call has written.
   __attribute__((noinline)) void bump_versions(State* state, const Parsed& parsed) const;
 
-  // Whether a tensor has leading dims for which only one axis is declared.
-  static bool leads(const TensorInfo& argument, const DLTensor* tensor) {
-    return argument.folds && tensor != nullptr && tensor->ndim != argument.rank;
-  }
-  // Treats the leading dims of all tensors, or of one, as one axis. An output gets them in place of its first
-  // extent. All return false with an exception set.
-  __attribute__((noinline)) bool fold(State* state, const Operator& op);
-  bool fold_one(State* state, const Operator& op, int index);
-  bool unfold(State* state, const Operator& op, int index, int* rank, int64_t* extents) const;
+  // Takes the tensors in `folded` in place of those with leading dims.
+  void take_folded(const Operator& op);
 
   // Must be called before anything that may change tensors: other Python code, other threads.
   void settle() {
@@ -85,25 +90,19 @@ struct CallTensors {
     return i;
   }
 
-  // The tensor whose order of axes a new output gets. NULL for a row-major output.
-  const DLTensor* layout_for(const TensorInfo& argument) const {
-    return argument.layout_of < 0 ? nullptr : given[argument.layout_of];
-  }
-
   int count;
   uint32_t lent = 0;       // one bit each: extents and strides are still in the framework's memory
   uint32_t owned = 0;      // one bit each: must be given back; also kWorkspace and kMade
   uint32_t versioned = 0;  // one bit each: outputs that are torch's
   int64_t elements = 0;
   bool on_gpu = false;
-  int leading = -1;  // how many leading dims the call has, if not exactly one axis
   Shared shared;
   const DLTensor* given[kMaxTensors];
   PyObject* made[kMaxTensors];
   DLTensor views[kMaxTensors];  // of lent tensors; their layouts are copied to `held`
   Borrowed held[kMaxTensors];
   Borrowed workspace;
-  int64_t lead[kMaxRank];  // the leading dims, if not exactly one axis
+  Imagined folded[kMaxTensors];  // those with leading dims, as the library takes them
 
  private:
   // For objects that no framework shows directly.
@@ -154,22 +153,22 @@ __attribute__((cold)) bool learn_keywords(State* state, int index, PyObject* nam
 // Reads a value as an argument's kind. False with an exception set if it is of another kind or out of range.
 bool parse_scalar(State* state, const Operator& op, const ScalarInfo& argument, PyObject* value, Scalar* out);
 
-// The integer of a scalar that gives a dim.
-int64_t dim_of(const ScalarInfo& argument, const Scalar& scalar);
-
 // Whether the scalars without a default were passed. False with an exception set.
 bool all_scalars(State* state, int index, const Parsed& parsed);
-
-// The dtype of a tensor in a call. The tensors that are there give the dtype of its variable.
-const DType& type_of(const Operator& op, int tensor, Tensors given);
 
 // Whether to make an output for which the caller passed `value`. Optional ones are only made if it is True.
 constexpr bool wants_allocation(const TensorInfo& argument, PyObject* value) {
   return argument.optional ? value == Py_True : value == nullptr || value == Py_None;
 }
 
-// Makes the outputs that are wanted. False with an exception set.
-bool allocate_outputs(State* state, const Operator& op, const Parsed& parsed, CallTensors* tensors);
+// Imagines the outputs that are wanted; `made` points to them, and is NULL for others. Tensors of a call with
+// leading dims go to its `folded`. False with an exception set.
+bool imagine_outputs(State* state, const Operator& op, const Parsed& parsed, CallTensors* tensors, bool leads,
+                     Imagined* imagined, DLTensor** made);
+
+// Makes the outputs that are wanted, and takes leading dims as one axis if a tensor `leads`. False with an
+// exception set.
+bool prepare(State* state, const Operator& op, const Parsed& parsed, CallTensors* tensors, bool leads);
 
 // Calls with fewer elements end before another thread could take over the interpreter. A call for a GPU does
 // not wait for its elements. It only waits for a place in a full queue of launches, so for other kernels.
@@ -178,12 +177,6 @@ constexpr int64_t kReleaseElementsOfGpus = 1 << 20;
 
 inline bool is_long(const CallTensors& tensors) {
   return tensors.elements > (tensors.on_gpu ? kReleaseElementsOfGpus : kReleaseElements);
-}
-
-constexpr bool can_fold(const Operator& op) {
-  bool found = false;
-  for (int i = 0; i < op.tensor_count; ++i) found |= op.tensors[i].folds;
-  return found;
 }
 
 constexpr int output_count(const Operator& op) {

@@ -108,12 +108,15 @@ PyObject* allocate_array(State* state, const DLDevice& device, const DType& want
 
 }  // namespace
 
-PyObject* allocate(State* state, PyObject* like, const DLDevice& device, const Place& place,
-                   const DType& type, int rank, const int64_t* extents, const DLTensor* layout) {
+PyObject* allocate(State* state, PyObject* like, const Place& place, const DType& type,
+                   const DLTensor& wanted, bool is_ordered) {
   const TypeEntry entry = *find_type(state, like);
+  const DLDevice& device = wanted.device;
+  const int rank = wanted.ndim;
+  const int64_t* extents = wanted.shape;
   int order[kMaxRank];
   int64_t ordered[kMaxRank];
-  const bool other = entry.kind != Kind::kDlpack && axes_in_memory(layout, order) && layout->ndim == rank;
+  const bool other = is_ordered && entry.kind != Kind::kDlpack && axes_in_memory(&wanted, order);
   for (int i = 0; other && i < rank; ++i) ordered[i] = extents[order[i]];
   if (other) extents = ordered;
   if (entry.kind == Kind::kExchange) {

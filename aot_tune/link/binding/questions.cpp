@@ -7,26 +7,27 @@
 namespace aot_tune::python {
 namespace {
 
-// Tensors that have a shape but no memory. For these questions, the library does not touch data.
-struct Imagined {
-  DLTensor tensor;
-  int64_t shape[kMaxRank];
-  int64_t strides[kMaxRank];
+// The library does not touch the data of tensors that are asked about.
+void put_nowhere(DLTensor* tensor) {
+  alignas(64) static char address[64];
+  tensor->data = address;
+}
 
-  void make(const TensorInfo& argument, const DType& type, const DLDevice& device, const DLTensor* layout) {
-    alignas(64) static char address[64];
-    tensor = {address, device, argument.rank, {type.code, type.bits, 1}, shape, strides, 0};
-    int64_t step = 1;
-    int order[kMaxRank];
-    const bool other = axes_in_memory(layout, order);
-    for (int place = argument.rank - 1; place >= 0; --place) {
-      const int axis = other ? order[place] : place;
-      strides[axis] = step;
-      step = static_cast<int64_t>(static_cast<uint64_t>(step) *
-                                  static_cast<uint64_t>(shape[axis] > 0 ? shape[axis] : 1));
-    }
+// A row-major tensor.
+void imagine(const Operator& op, int index, const DType& type, const DLDevice& device, const int64_t* dims,
+             Imagined* out) {
+  const TensorInfo& info = op.tensors[index];
+  op.shape(index, dims, out->shape);
+  int64_t step = 1;
+  for (int axis = info.rank - 1; axis >= 0; --axis) {
+    int64_t& extent = out->shape[axis];
+    if (extent == kNoExtent) extent = -1;  // the library refuses it
+    out->strides[axis] = step;
+    step = static_cast<int64_t>(static_cast<uint64_t>(step) * static_cast<uint64_t>(extent > 0 ? extent : 1));
   }
-};
+  out->tensor = {nullptr, device, info.rank, {type.code, type.bits, 1}, out->shape, out->strides, 0};
+  put_nowhere(&out->tensor);
+}
 
 int find_operator(State* state, PyObject* name) {
   if (PyUnicode_Check(name)) {
@@ -70,31 +71,13 @@ bool imagine_problem(State* state, const Operator& op, const Parsed& parsed, Ima
       return refuse(state->type_error, "%s: with dims given, '%s' can only be True or False", op.name,
                     op.tensors[i].name);
     if (op.tensors[i].optional && value != Py_True) continue;
-    op.shape(i, parsed.dims, imagined[i].shape);
     const int8_t variable = op.tensors[i].variable;
     const DType& type =
         variable < 0 ? op.tensors[i].type : op.variables[variable].types[parsed.dtypes[variable]];
-    imagined[i].make(op.tensors[i], type, device, nullptr);
+    imagine(op, i, type, device, parsed.dims, &imagined[i]);
     given[i] = &imagined[i].tensor;
   }
   return true;
-}
-
-void imagine_outputs(const Operator& op, const Parsed& parsed, Imagined* imagined, const CallTensors& tensors,
-                     const DLTensor** given) {
-  int64_t dims[kMaxDims];
-  const int first = tensors.first();
-  const bool bound = op.bind(tensors.given, parsed.scalars, dims);
-  for (int i = 0; i < op.tensor_count; ++i) {
-    given[i] = tensors.given[i];
-    if (!bound || given[i] != nullptr || !op.tensors[i].output ||
-        !wants_allocation(op.tensors[i], parsed.tensors[i]))
-      continue;
-    op.shape(i, dims, imagined[i].shape);
-    imagined[i].make(op.tensors[i], type_of(op, i, tensors.given), tensors.given[first]->device,
-                     tensors.layout_for(op.tensors[i]));
-    given[i] = &imagined[i].tensor;
-  }
 }
 
 // Calls `ask(op, tensors, scalars, attributes)` for the problem that the arguments describe.
@@ -120,7 +103,17 @@ PyObject* question(PyObject* module, PyObject* const* arguments, Py_ssize_t coun
     if (!imagine_problem(state, op, parsed, imagined, given)) return nullptr;
   } else {
     if (!tensors.take_given(state, op, parsed)) return nullptr;
-    imagine_outputs(op, parsed, imagined, tensors, given);
+    DLTensor* made[kMaxTensors];
+    bool any = false;
+    for (int i = 0; i < op.tensor_count; ++i) any |= leads(op.tensors[i], tensors.given[i]);
+    if (!imagine_outputs(state, op, parsed, &tensors, any, imagined, made)) return nullptr;
+    for (int i = 0; i < op.tensor_count; ++i) {
+      if (made[i] == nullptr) continue;
+      put_nowhere(made[i]);
+      tensors.given[i] = made[i];
+    }
+    tensors.take_folded(op);
+    for (int i = 0; i < op.tensor_count; ++i) given[i] = tensors.given[i];
   }
   aot_tune_exec exec{nullptr, nullptr, 0};
   if (parsed.workspace != nullptr && PyLong_Check(parsed.workspace)) {

@@ -86,11 +86,4 @@ bool parse_scalar(State* state, const Operator& op, const ScalarInfo& argument, 
   return PyErr_Occurred() == nullptr || wrong_scalar(state, op, argument, value);
 }
 
-int64_t dim_of(const ScalarInfo& argument, const Scalar& scalar) {
-  const int unused = 64 - bits_of(argument.kind);
-  const uint64_t shifted = scalar.u64 << unused;
-  return argument.kind >= Number::kU8 ? static_cast<int64_t>(shifted >> unused)
-                                      : static_cast<int64_t>(shifted) >> unused;
-}
-
 }  // namespace aot_tune::python

@@ -157,12 +157,9 @@ void run(const Slot& slot, StableIValue* stack) {
     call.check_gradients(i);
     call.view(i);
   }
-  call.fold();
-  const int8_t* const made = slot.tensors + slot.inputs + slot.taken;
-  int64_t dims[kMaxDims];
-  // If a tensor has another number of axes, make nothing: the library reports the error.
-  const bool bound = slot.made > 0 && op.bind(call.given, call.scalars, dims);
-  for (int k = 0; bound && k < slot.made; ++k) call.make(made[k], dims);
+  bool any = slot.made > 0;
+  for (int i = 0; i < op.tensor_count; ++i) any |= leads(op.tensors[i], call.given[i]);
+  if (any) call.prepare();
   aot_tune_exec exec{nullptr, nullptr, 0};
 #ifdef USE_CUDA
   const DLDevice device = call.given[call.first()]->device;
@@ -174,6 +171,7 @@ void run(const Slot& slot, StableIValue* stack) {
     const int i = slot.tensors[k];
     if (op.tensors[i].written() && call.tensors[i] != nullptr) bump_version(call.tensors[i]);
   }
+  const int8_t* const made = slot.tensors + slot.inputs + slot.taken;
   for (int k = 0; k < slot.made; ++k) {
     stack[k] = torch::stable::detail::from(std::exchange(call.tensors[made[k]], nullptr));
   }

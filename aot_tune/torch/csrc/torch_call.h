@@ -5,12 +5,9 @@
 #include <pybind11/pybind11.h>
 #include <torch/csrc/stable/c/shim.h>
 
-#include <algorithm>
-#include <cstring>
 #include <string>
 #include <vector>
 
-#include "layouts.h"
 #include "tables.h"
 
 #define AOT_TUNE_WEAK extern "C" __attribute__((weak))
@@ -86,6 +83,9 @@ struct Call {
   Scalar scalars[kMaxScalars];
   int32_t attributes[kMaxAttributes] = {};
 
+  DLTensor folded[kMaxTensors];  // those with leading dims, as the library takes them
+  int64_t folded_layouts[kMaxTensors][2 * kMaxRank];
+
   explicit Call(const Slot& of) : slot(of) {}
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -99,15 +99,9 @@ struct Call {
   std::string about(int tensor) const {
     return std::string(slot.op->name) + ": tensor '" + name(tensor) + "' ";
   }
-  int leading = -1;  // how many leading dims the call has, if not one
-  int64_t lead[kMaxRank];
-  int64_t folded[kMaxTensors][2 * kMaxRank];  // shapes and strides of tensors with other leading dims
-
   void check_gradients(int i) const;
-  void fold();
-  void fold_one(int i);
   void view(int i);
-  void make(int i, const int64_t* dims);
+  void prepare();
   int first() const {
     int i = 0;
     while (given[i] == nullptr) ++i;
@@ -177,112 +171,51 @@ inline void Call::view(int i) {
   given[i] = &out;
 }
 
-// The dtype of an output: the dtype of its variable in the tensors that are present.
-inline int32_t type_of(const Call& call, int tensor) {
-  const Operator& op = *call.slot.op;
-  DType wanted = op.tensors[tensor].type;
-  const int variable = op.tensors[tensor].variable;
-  for (int i = 0; variable >= 0 && i < op.tensor_count; ++i) {
-    if (call.given[i] == nullptr || op.tensors[i].variable != variable) continue;
-    wanted.code = call.given[i]->dtype.code;
-    wanted.bits = call.given[i]->dtype.bits;
-    break;
-  }
+inline int32_t torch_type(const DLDataType& type) {
   for (const ElementType& known : element_types) {
-    if (known.dlpack.code == wanted.code && known.dlpack.bits == wanted.bits) return known.torch;
+    if (known.dlpack.code == type.code && known.dlpack.bits == type.bits) return known.torch;
   }
   return element_types.front().torch;  // the library refuses this dtype
 }
 
-inline std::string text_of(const int64_t* values, int count) {
-  std::string text = "(";
-  for (int i = 0; i < count; ++i) text += (i > 0 ? ", " : "") + std::to_string(values[i]);
-  return text + (count == 1 ? ",)" : ")");
-}
-
-// Treats the leading dims of all tensors as one axis, if a call does not have exactly one.
-inline void Call::fold() {
+// Makes the outputs of the overload, and takes leading dims as one axis.
+inline void Call::prepare() {
   const Operator& op = *slot.op;
-  bool leads = false;
-  for (int i = 0; i < op.tensor_count; ++i)
-    leads |= op.tensors[i].folds && given[i] != nullptr && given[i]->ndim != op.tensors[i].rank;
-  for (int i = 0, first = -1; leads && i < op.tensor_count; ++i) {
-    if (!op.tensors[i].folds || given[i] == nullptr) continue;
-    const int count = given[i]->ndim - (op.tensors[i].rank - 1);
-    if (given[i]->ndim > kMaxRank || count < 0) return;  // the library refuses it
-    if (first < 0) {
-      first = i;
-      leading = count;
-      std::copy(given[i]->shape, given[i]->shape + count, lead);
-    }
-    if (count != leading || !std::equal(lead, lead + leading, given[i]->shape)) {
-      fail(slot.value_error, std::string(op.name) + ": '" + name(i) + "' has the leading dims " +
-                                 text_of(given[i]->shape, count) + ", '" + name(first) + "' has " +
-                                 text_of(lead, leading) + "; wanted the same of both");
-    }
-    fold_one(i);
+  const int8_t* const places = slot.tensors + slot.inputs + slot.taken;
+  DLTensor* made[kMaxTensors] = {};
+  DLTensor* taken[kMaxTensors];
+  int64_t layouts[kMaxTensors][2 * kMaxRank];
+  for (int i = 0; i < op.tensor_count; ++i) {
+    taken[i] = &folded[i];
+    folded[i].shape = folded_layouts[i];
+    folded[i].strides = folded_layouts[i] + kMaxRank;
   }
-}
-
-inline void Call::fold_one(int i) {
-  DLTensor& tensor = views[i];
-  const int rest = slot.op->tensors[i].rank - 1, count = tensor.ndim - rest;
-  if (count == 1) return;
-  int64_t* const shape = folded[i];
-  int64_t* const strides = folded[i] + kMaxRank;
-  if (!as_one(tensor, count, &shape[0], &strides[0])) {
-    fail(slot.value_error,
-         std::string(slot.op->name) + ": the leading dims of '" + name(i) +
-             "' cannot be taken as one without a copy: shape " + text_of(tensor.shape, tensor.ndim) +
-             ", strides " + text_of(tensor.strides, tensor.ndim) + " in elements; pass a contiguous tensor");
+  for (int k = 0; k < slot.made; ++k) {
+    const int i = places[k];
+    made[i] = &views[i];
+    views[i].shape = layouts[i];
+    views[i].strides = layouts[i] + kMaxRank;
   }
-  std::copy(tensor.shape + count, tensor.shape + tensor.ndim, shape + 1);
-  std::copy(tensor.strides + count, tensor.strides + tensor.ndim, strides + 1);
-  tensor.shape = shape;
-  tensor.strides = strides;
-  tensor.ndim = rest + 1;
-}
-
-inline void Call::make(int i, const int64_t* dims) {
-  const Operator& op = *slot.op;
-  int64_t extents[kMaxRank], strides[kMaxRank];
-  op.shape(i, dims, extents);
-  int rank = op.tensors[i].rank;
-  if (op.tensors[i].folds && leading >= 0) {
-    const int rest = rank - 1;
-    if (leading + rest > kMaxRank) {
-      fail(slot.value_error, std::string(op.name) + ": output '" + name(i) + "' would have " +
-                                 std::to_string(leading + rest) + " axes, wanted 8 at most");
-    }
-    std::memmove(extents + leading, extents + 1, sizeof(int64_t) * static_cast<size_t>(rest));
-    std::copy(lead, lead + leading, extents);
-    rank = leading + rest;
-  }
-  const int8_t laid_out_as = op.tensors[i].layout_of;
-  int order[kMaxRank];
-  const bool other =
-      laid_out_as >= 0 && given[laid_out_as]->ndim == rank && axes_in_memory(given[laid_out_as], order);
-  uint64_t step = 1;
-  for (int place = rank - 1; place >= 0; --place) {
-    const int axis = other ? order[place] : place;
-    if (extents[axis] < 0) {
-      fail(slot.value_error,
-           std::string(op.name) + ": output '" + name(i) +
-               "' has no shape here: an extent is negative, divides by zero or needs more than 64 bits");
-    }
-    strides[axis] = static_cast<int64_t>(step);
-    step *= static_cast<uint64_t>(extents[axis] > 1 ? extents[axis] : 1);
-  }
+  const int32_t status = op.infer(given, scalars, attributes, made, taken);
+  if (status != AOT_TUNE_OK) fail_by_status(slot, status);
   int32_t device = 0, index = 0;
   const AtenTensorHandle like = tensors[first()];
   aoti_torch_get_device_type(like, &device);
   aoti_torch_get_device_index(like, &index);
-  const int failed =
-      aoti_torch_empty_strided(rank, extents, strides, type_of(*this, i), device, index, &tensors[i]);
-  if (failed != 0)
-    fail(slot.runtime_error, std::string(op.name) + ": no memory for output '" + name(i) + "'");
-  view(i);
-  if (op.tensors[i].folds && leading >= 0) fold_one(i);
+  for (int k = 0; k < slot.made; ++k) {
+    const int i = places[k];
+    const DLTensor& wanted = views[i];
+    const int failed = aoti_torch_empty_strided(wanted.ndim, wanted.shape, wanted.strides,
+                                                torch_type(wanted.dtype), device, index, &tensors[i]);
+    if (failed != 0)
+      fail(slot.runtime_error, std::string(op.name) + ": no memory for output '" + name(i) + "'");
+    view(i);
+  }
+  for (int i = 0; i < op.tensor_count; ++i) {
+    if (!leads(op.tensors[i], given[i])) continue;
+    folded[i].data = views[i].data;
+    given[i] = &folded[i];
+  }
 }
 
 }  // namespace aot_tune::torch_shim

@@ -32,8 +32,9 @@ constexpr const char* kNames[] = {"f32", "bf16", "f16"};
 constexpr const char* kActivations[] = {"none", "relu", "gelu"};
 constexpr VariableInfo kVariables[] = {{{"T", kNames, 3}, nullptr}};
 constexpr AttributeInfo kAttributes[] = {{"activation", kActivations, 3}};
-constexpr OperatorInfo kOperator = {"gemm", kTensors, 3, nullptr, 0, kAttributes, 1, kDims, 2, kVariables, 1, nullptr};
-constexpr OperatorInfo kOther = {"softmax", kTensors, 1, nullptr, 0, nullptr, 0, nullptr, 0, nullptr, 0, nullptr};
+constexpr OperatorInfo kOperator = {"gemm", kTensors, 3,          nullptr, 0, kAttributes, 1,
+                                    kDims,  2,        kVariables, 1,       0, 0,           nullptr};
+constexpr OperatorInfo kOther = {"softmax", kTensors, 1, nullptr, 0, nullptr, 0, nullptr, 0, nullptr, 0, 0, 0, nullptr};
 const VariantInfo kVariants[] = {{"plain", "cpu", "plain", "", nullptr, 1, 0},
                                  {"packed_1", "cpu", "packed", "", nullptr, 1, 0},
                                  {"packed_2", "cpu", "packed", "", nullptr, 1, 0}};

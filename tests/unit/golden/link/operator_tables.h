@@ -55,24 +55,12 @@ inline void shape(int tensor, const int64_t* dims, int64_t* extents) {
   }
 }
 
-constexpr OperatorInfo kOperator = {"gemm", kTensors, 5, nullptr, 0, kAttributes, 1, kDims, 3, nullptr, 0, shape};
-
-inline bool bind(Tensors t, const Scalar* s, int64_t* dims) {
-  if (t[0] == nullptr || t[0]->ndim != 2) return false;
-  if (t[1] == nullptr || t[1]->ndim != 2) return false;
-  dims[0] = t[0]->shape[0];
-  dims[1] = t[1]->shape[1];
-  dims[2] = t[0]->shape[1];
-  (void)t;
-  (void)s;
-  (void)dims;
-  return true;
-}
+constexpr OperatorInfo kOperator = {"gemm", kTensors, 5, nullptr, 0, kAttributes, 1, kDims, 3, nullptr, 0, 0x3, 0x0, shape};
 
 // Passes arguments to a function of C, followed by more.
 struct Pass {
   template <typename Function, typename... More>
-  static auto to(Function function, Tensors t, const Scalar* s, const int32_t* c, More... more) {
+  __attribute__((always_inline)) static auto to(Function function, Tensors t, const Scalar* s, const int32_t* c, More... more) {
     (void)s;
     (void)c;
     return function(t[0], t[1], t[2], t[3], t[4], c[0], more...);
@@ -81,7 +69,8 @@ struct Pass {
 
 constexpr Operator kCalls = {kOperator, by_arrays<Pass, aot_tune_gemm>,
                              by_arrays<Pass, aot_tune_gemm_explain>,
-                             by_arrays<Pass, aot_tune_gemm_is_tuned>, bind};
+                             by_arrays<Pass, aot_tune_gemm_is_tuned>,
+                             by_arrays<Pass, aot_tune_gemm_infer>};
 
 }  // namespace operator_gemm
 
@@ -129,22 +118,12 @@ inline void shape(int tensor, const int64_t* dims, int64_t* extents) {
   }
 }
 
-constexpr OperatorInfo kOperator = {"rms_norm", kTensors, 5, kScalars, 1, nullptr, 0, kDims, 2, nullptr, 0, shape};
-
-inline bool bind(Tensors t, const Scalar* s, int64_t* dims) {
-  if (t[0] == nullptr || t[0]->ndim != 2) return false;
-  dims[0] = t[0]->shape[0];
-  dims[1] = t[0]->shape[1];
-  (void)t;
-  (void)s;
-  (void)dims;
-  return true;
-}
+constexpr OperatorInfo kOperator = {"rms_norm", kTensors, 5, kScalars, 1, nullptr, 0, kDims, 2, nullptr, 0, 0x1, 0x0, shape};
 
 // Passes arguments to a function of C, followed by more.
 struct Pass {
   template <typename Function, typename... More>
-  static auto to(Function function, Tensors t, const Scalar* s, const int32_t* c, More... more) {
+  __attribute__((always_inline)) static auto to(Function function, Tensors t, const Scalar* s, const int32_t* c, More... more) {
     (void)s;
     (void)c;
     return function(t[0], t[1], t[2], t[3], t[4], s[0].f32, more...);
@@ -153,7 +132,8 @@ struct Pass {
 
 constexpr Operator kCalls = {kOperator, by_arrays<Pass, aot_tune_rms_norm>,
                              by_arrays<Pass, aot_tune_rms_norm_explain>,
-                             by_arrays<Pass, aot_tune_rms_norm_is_tuned>, bind};
+                             by_arrays<Pass, aot_tune_rms_norm_is_tuned>,
+                             by_arrays<Pass, aot_tune_rms_norm_infer>};
 
 }  // namespace operator_rms_norm
 

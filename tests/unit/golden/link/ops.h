@@ -67,6 +67,15 @@ int32_t aot_tune_gemm_is_tuned(const DLTensor* a, const DLTensor* b, const DLTen
                                const DLTensor* residual, const DLTensor* out, int32_t activation,
                                int32_t* tuned);
 
+/* Tells the shapes of a call before its outputs exist, and takes leading dims as one axis. It fills in everything but data.
+ * Each of the two arrays has a place for each tensor, in the order of the arguments, with room for 8 extents and strides:
+ * made: the outputs to be made for those that are NULL in the call; NULL where one is not asked for;
+ * taken: if some tensor has not one axis for leading dims: each as aot_tune_gemm takes it, with the strides of a view.
+ * Data is not read. What this does not need is checked by the call. */
+int32_t aot_tune_gemm_infer(const DLTensor* a, const DLTensor* b, const DLTensor* bias,
+                            const DLTensor* residual, const DLTensor* out, int32_t activation,
+                            DLTensor* const* made, DLTensor* const* taken);
+
 
 /* out = (x + residual) / rms(x + residual) * weight.
  *
@@ -96,6 +105,15 @@ int32_t aot_tune_rms_norm_explain(const DLTensor* x, const DLTensor* weight, con
 int32_t aot_tune_rms_norm_is_tuned(const DLTensor* x, const DLTensor* weight, const DLTensor* residual,
                                    const DLTensor* out, const DLTensor* residual_out, float eps,
                                    int32_t* tuned);
+
+/* Tells the shapes of a call before its outputs exist, and takes leading dims as one axis. It fills in everything but data.
+ * Each of the two arrays has a place for each tensor, in the order of the arguments, with room for 8 extents and strides:
+ * made: the outputs to be made for those that are NULL in the call; NULL where one is not asked for;
+ * taken: if some tensor has not one axis for leading dims: each as aot_tune_rms_norm takes it, with the strides of a view.
+ * Data is not read. What this does not need is checked by the call. */
+int32_t aot_tune_rms_norm_infer(const DLTensor* x, const DLTensor* weight, const DLTensor* residual,
+                                const DLTensor* out, const DLTensor* residual_out, float eps,
+                                DLTensor* const* made, DLTensor* const* taken);
 
 #ifdef __cplusplus
 }
