@@ -219,11 +219,11 @@ def _problem_line(problem: Problem) -> ProblemLine:
     return ProblemLine(id=problem.id, **msgspec.structs.asdict(problem))
 
 
-def measurement_line(m: Measurement, code: str = "") -> MeasurementLine:
-    """A measurement's line. A record has the code in the candidate's line, a store here."""
-    ns = None if m.ns is None else rounded(m.ns)
-    spread = None if m.ns is None else _half_width(m.final or m.screen)
-    fields = {"problem": m.problem.id, "ns": ns, "spread": spread, "code": code}
+def measurement_line(m: Measurement, code: str | None = None) -> MeasurementLine:
+    """A measurement's line. A store's has the code, and no figures for people."""
+    fields: dict[str, object] = {"problem": m.problem.id, "code": code or "", "ns": None, "spread": None}
+    if code is None and m.ns is not None:
+        fields |= {"ns": rounded(m.ns), "spread": _half_width(m.final or m.screen)}
     return MeasurementLine(**shared_fields(m, MeasurementLine) | fields)
 
 
@@ -471,6 +471,7 @@ def encode_group(group: Group, digests: RecordDigests) -> bytes:
 def read_groups(text: bytes, digests: RecordDigests) -> Iterator[Group | None]:
     """The groups of a text that ends with a whole one, without the head. None stands for a part that is damaged."""
     lines: list[RecordLine] = []
+    problems: dict[str, Problem] = {}  # few, for many groups
     damaged = False
     for row in text.split(b"\n")[:-1]:
         if row != _GROUP_END:
@@ -479,7 +480,7 @@ def read_groups(text: bytes, digests: RecordDigests) -> Iterator[Group | None]:
             except DatabaseError:
                 lines, damaged = [], True
             continue
-        group = _group(lines, digests)
+        group = _group(lines, digests, problems)
         if damaged or (group is None and not (lines and lines[0].header)):
             yield None
         if group is not None:
@@ -487,15 +488,16 @@ def read_groups(text: bytes, digests: RecordDigests) -> Iterator[Group | None]:
         lines, damaged = [], False
 
 
-def _group(lines: Sequence[RecordLine], digests: RecordDigests) -> Group | None:
+def _group(lines: Sequence[RecordLine], digests: RecordDigests, problems: dict[str, Problem]) -> Group | None:
     candidates = tuple(line.candidate for line in lines if line.candidate is not None)
+    line = lines[len(candidates)].problem if len(candidates) < len(lines) else None
     measurements = tuple(line.measurement for line in lines if line.measurement is not None)
-    (problem,) = [line.problem for line in lines if line.problem is not None][-1:] or (None,)
-    if problem is None or len(candidates) + 1 + len(measurements) != len(lines) or not measurements:
+    if line is None or len(candidates) + 1 + len(measurements) != len(lines) or not measurements:
         return None
-    if problem.digest != digests.of_problem(problem, measurements, candidates):
+    if line.digest != digests.of_problem(line, measurements, candidates):
         return None
-    return Group(problem.at, problem.raced, _problem_of(problem), measurements, candidates)
+    problem = problems.get(line.id) or problems.setdefault(line.id, _problem_of(line))
+    return Group(line.at, line.raced, problem, measurements, candidates)
 
 
 def is_store(text: bytes, *, other: bool = False) -> bool:
