@@ -50,13 +50,19 @@ class BuildTime:
         return self._durations[name]
 
     def turn(
-        self, progress: Progress, name: str, targets: int = 1, kept: float = 0.0, most: float = math.inf
+        self,
+        progress: Progress,
+        name: str,
+        targets: int = 1,
+        kept: float = 0.0,
+        more: float = 0.0,
+        most: float = math.inf,
     ) -> TuningTurn:
         """The time to tune a target of a family, the first of `targets` that are left: at most `most` seconds.
 
-        The steps after tuning need `kept` seconds.
+        The steps after tuning need `kept` seconds, and what else is tuned or surveyed `more`.
         """
-        return TuningTurn(progress, self.durations(name), self.budget.part(max(targets, 1), kept, most), kept)
+        return TuningTurn(progress, self.durations(name), self.budget.part(max(targets, 1), kept + more, most), kept)
 
     def add(self, of: SpentOf, what: str, seconds: float, target: str = "") -> None:
         """Add seconds to an activity."""

@@ -1,7 +1,8 @@
-"""How long the steps after tuning take: files, the link and its checks, and older CPUs. A budget keeps it free."""
+"""How long it takes to link, to survey and to tune for older CPUs. A budget keeps that time free."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from aot_tune.bench.devices.family import family
@@ -10,7 +11,22 @@ from aot_tune.pipeline.session import Session
 from aot_tune.spec import Target
 from aot_tune.support.wall_clock import link_seconds
 
-__all__ = ["link_memory", "older_seconds", "on_record", "seconds_after"]
+__all__ = [
+    "link_memory",
+    "older_seconds",
+    "on_record",
+    "seconds_after",
+    "seconds_beside",
+    "survey_limit",
+    "survey_shapes_wanted",
+]
+
+_SHAPES = {"quick": 0, "default": 200, "thorough": 800, "exhaustive": 800}
+"""How many shapes of each kind of calls a survey has, by effort."""
+_SURVEY, _SURVEY_OF_BUDGET = {"default": 90.0}, 0.15
+"""The longest time of a survey on one model of devices, by effort; and the largest share of a budget that it may take.
+
+Other efforts have no limit."""
 
 _TO_TUNE = 0.8
 """Share of the stated extra seconds that goes to tuning. The rest is for linking and checking more variants."""
@@ -18,15 +34,15 @@ _OF_BUDGET = 0.2
 """The largest share of the tuning budget that older CPUs may get."""
 
 _PACKAGE = Path(__file__).resolve().parents[2]
-_FILES = 1.0
-"""Seconds for choosing variants, writing the library's files or records, and starting and checking the link."""
-_PER_SOURCE = 1.2
-"""Time to compile one of the library's sources, links included, divided by a generic variant's compile time."""
-_CHECK, _PER_PROBLEM = 1.0, 0.08
-"""Seconds to verify variants inside the library: to start the workers, and for each problem of the workload.
+_FILES, _CHOICE = 1.0, 0.01
+"""Seconds for writing the library's files or records, and for choosing variants, for each problem."""
+_PER_SOURCE, _LONGEST = 0.8, 5
+"""Time to compile one of the library's sources, divided by a generic variant's compile time. The longest takes as many
+times that. All else waits for it, however many cores there are."""
+_CHECK, _PER_PROBLEM, _MOST = 2.0, 0.08, 75
+"""Seconds to link and to check files, and to verify variants inside the library, for each problem of the workload.
 
-There are two or three problems for each variant, and no more variants than are kept."""
-_VARIANTS, _PROBLEMS = 12, 2.5
+There are two or three problems for each variant, and not many more variants than belong to so many problems."""
 _COMPILE = 0.5
 """CPU seconds of a compile, if no generic variant was compiled."""
 
@@ -46,17 +62,45 @@ def seconds_after(session: Session) -> float:
     load = session.time.load
     seconds = link_seconds(link_memory(session)) if session.links else _FILES
     if seconds is None:
-        runtime = _PACKAGE / "runtime"
-        folders = [runtime, *(runtime / name for name in session.plan.families)]
-        folders += [_PACKAGE / "link" / "binding"] if session.plan.module else []
-        sources = 1 + bool(session.plan.module) + sum(len(list(f.glob("*.cpp"))) for f in folders)
-        most = _PROBLEMS * (session.options.max_variants or _VARIANTS)
-        counts = (len(o.workload_for(t.family)) for t in session.targets for o in session.operators.values())
-        problems = sum(min(count, most) for count in counts)
-        seconds = _FILES + _CHECK + _PER_PROBLEM * problems
-        seconds += max((family(d.family).start_seconds for d in session.devices), default=0.0)
-        seconds += _PER_SOURCE * sources * (load.each or _COMPILE) / load.jobs
+        counts = [len(o.workload_for(t.family)) for t in session.targets for o in session.operators.values()]
+        start = max((family(d.family).start_seconds for d in session.devices), default=0.0)
+        seconds = _FILES + _CHECK + 2 * start
+        seconds += _CHOICE * sum(counts) + _PER_PROBLEM * sum(min(count, _MOST) for count in counts)
+        seconds += _PER_SOURCE * (_LONGEST + _sources(session) / load.jobs) * (load.each or _COMPILE)
     return seconds / load.granted
+
+
+def _sources(session: Session) -> int:
+    """How many C++ sources a library has."""
+    runtime = _PACKAGE / "runtime"
+    folders = [runtime, *(runtime / name for name in session.plan.families)]
+    folders += [_PACKAGE / "link" / "binding"] if session.plan.module else []
+    return 1 + bool(session.plan.module) + sum(len(list(f.glob("*.cpp"))) for f in folders)
+
+
+def survey_shapes_wanted(session: Session) -> int:
+    """How many shapes of each kind of calls are surveyed."""
+    options = session.options
+    return options.survey if options.survey is not None else _SHAPES[options.effort]
+
+
+def survey_limit(session: Session) -> float:
+    """The most seconds that a survey on one model of devices may take."""
+    limit = _SURVEY.get(session.options.effort, math.inf) if session.options.survey is None else math.inf
+    budget = session.time.budget.seconds
+    return limit if budget is None else min(limit, _SURVEY_OF_BUDGET * budget)
+
+
+def seconds_beside(session: Session, target: Target, kept: float) -> float:
+    """Seconds of a budget that tuning a target leaves for older CPUs, or for a GPU's survey.
+
+    `kept` are those for what comes after tuning. A CPU's survey takes what is left over.
+    """
+    if session.time.budget.seconds is None:
+        return 0.0
+    if target.on_host:
+        return older_seconds(session, kept)
+    return survey_limit(session) if survey_shapes_wanted(session) else 0.0
 
 
 def on_record(session: Session, older: Target) -> set[str]:

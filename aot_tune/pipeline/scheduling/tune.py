@@ -22,7 +22,12 @@ from aot_tune.pipeline.measuring.measure import left_undone
 from aot_tune.pipeline.pruning import to_compile, waiting
 from aot_tune.pipeline.records.lookup import known_here, recorded_evidence
 from aot_tune.pipeline.scheduling.like_device import Openings, transferred
-from aot_tune.pipeline.scheduling.time_to_link import older_seconds, on_record, seconds_after
+from aot_tune.pipeline.scheduling.time_to_link import (
+    older_seconds,
+    on_record,
+    seconds_after,
+    seconds_beside,
+)
 from aot_tune.pipeline.scheduling.tuning_plan import Constraints, TuningPlan
 from aot_tune.pipeline.scheduling.vendor_candidates import Vendors
 from aot_tune.pipeline.session import Session
@@ -56,8 +61,8 @@ def tune(session: Session) -> dict[str, list[Evidence]]:
     left = [t for t in targets if any(tunes(session, op, t) for op in session.operators.values())]
     for target in targets:
         kept = seconds_after(session)
-        kept += older_seconds(session, kept) if target.on_host else 0.0
-        turn = session.time.turn(session.progress, target.family, len(left), kept)
+        more = seconds_beside(session, target, kept)
+        turn = session.time.turn(session.progress, target.family, len(left), kept, more)
         left = [t for t in left if t != target]
         devices = session.devices_for(target)
         if not devices or not session.plan.may_measure:
@@ -98,7 +103,7 @@ def _complete_from(
 def _tune_older(session: Session, target: Target, pool: DevicePool, tuned: Sequence[Evidence]) -> dict[str, Evidence]:
     """Evidence for older CPUs by operator. It starts from what was tuned on a pool's devices, which have references."""
     kept = seconds_after(session)
-    turn = session.time.turn(session.progress, target.family, 1, kept, older_seconds(session, kept))
+    turn = session.time.turn(session.progress, target.family, kept=kept, most=older_seconds(session, kept))
     pool.begin(turn)
     measured, reused = pool.measured, pool.reused
     by_operator = {evidence.operator.name: _begun(session, target, evidence) for evidence in tuned}

@@ -73,8 +73,8 @@ class _OpenProblem:
     """A problem and the candidates that wait to be screened on it, by id. It has `raced` this many times.
 
     `awaited` is the compile time in seconds of followers that its screens decide about. Problems of a lower `rank` tell
-    what need not be tried on this one. `asked` are the ids of the last question whether the store knows their race, and
-    the answer.
+    what need not be tried on this one. Those of a lower `turn` come first under a budget, so that operators take turns.
+    `asked` are the ids of the last question whether the store knows their race, and the answer.
     """
 
     number: int
@@ -83,6 +83,7 @@ class _OpenProblem:
     task: Task
     rank: int
     weight: float
+    turn: float
     awaited: float = 0.0
     waiting: dict[str, Variant] = field(default_factory=dict)
     raced: int = 0
@@ -127,8 +128,11 @@ class TuningPlan:
                 task_of(evidence.operator, problem),
                 rank_of(evidence.operator, problem),
                 evidence.operator.weight(problem) if self._limited else 1.0,
+                place if self._limited else 0.0,
             )
-            for number, (evidence, problem) in enumerate((v, p) for v in evidences for p in v.workload)
+            for number, (evidence, problem, place) in enumerate(
+                (v, p, i / len(v.workload)) for v in evidences for i, p in enumerate(v.workload)
+            )
         ]
         self._weighs = len({p.weight for p in self._open}) > 1
         self._left: list[Variant] = []
@@ -359,7 +363,8 @@ class TuningPlan:
             taken_up = self._now | self._running.keys()
             ready = [p for p in self._open if p.number not in taken_up and p.waits(generic_too=generic_too)]
             deciding = [p for p in ready if p.awaited > 0.0 and p.rivals()]
-            ready = sorted(deciding or ready, key=lambda p: (-p.weight, -p.awaited * bool(deciding), p.rank, p.number))
+            ready = deciding or ready
+            ready.sort(key=lambda p: (-p.weight, -p.awaited * bool(deciding), p.rank, p.turn, p.number))
             if not ready:
                 return None
             opened = self._picked(device, ready)

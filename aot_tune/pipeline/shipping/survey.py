@@ -19,7 +19,7 @@ from aot_tune.pipeline.measuring.device_pool import DevicePool
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.records.lookup import recall_survey
-from aot_tune.pipeline.scheduling.time_to_link import seconds_after
+from aot_tune.pipeline.scheduling.time_to_link import seconds_after, survey_limit, survey_shapes_wanted
 from aot_tune.pipeline.session import Session
 from aot_tune.search.budget import Budget
 from aot_tune.select import PRESELECTED, Costs, preselect, scouts
@@ -57,23 +57,14 @@ _TURN, _CALLS, _INPUTS = 0.016, 3.6, 1.3e-8
 
 Fitted to 140 shapes on two cores of a Zen 3 EPYC."""
 
-_SHAPES = {"quick": 0, "default": 200, "thorough": 800, "exhaustive": 800}
-"""How many shapes of each kind of calls, by effort."""
-
-_SECONDS = {"default": 90.0}
-"""The longest time of a survey on one model of devices, by effort. Other efforts have no limit."""
-
 _ON_HOST = 20.0
-"""The same on a CPU, where it is planned, so that nothing is begun that does not fit."""
+"""The longest time on a CPU, where a survey is planned, so that nothing is begun that does not fit."""
 
 _DISTURBED = 2.0
 """If others use the cores, a planned survey may take so many times as long. Then it ends with the shapes it has."""
 
 _SHARE, _AT_LEAST = 0.5, 30.0
 """By default, a survey takes at most this share of the time measured before, but may always take these seconds."""
-
-_OF_BUDGET = 0.15
-"""The largest share of a budget that a survey may take."""
 
 
 @dataclass
@@ -345,7 +336,7 @@ def survey_all(session: Session, evidence: Mapping[str, Sequence[Evidence]], mea
     On a CPU, it is planned to fit its time. If the time runs out nevertheless, the survey ends with the shapes that it
     has, about as many of each kind.
     """
-    count = session.options.survey if session.options.survey is not None else _SHAPES[session.options.effort]
+    count = survey_shapes_wanted(session)
     if count == 0:
         return
     by_device: dict[str, tuple[list[Device], list[_Part]]] = {}
@@ -367,12 +358,10 @@ def survey_all(session: Session, evidence: Mapping[str, Sequence[Evidence]], mea
 
 def _seconds(session: Session, measured: float) -> float:
     """The most seconds that a survey may take."""
-    limit = _SECONDS.get(session.options.effort, math.inf) if session.options.survey is None else math.inf
-    if limit < math.inf:
+    limit = survey_limit(session)
+    if session.options.survey is None and session.options.effort == "default":
         limit = min(limit, max(_SHARE * measured, _AT_LEAST))
-    if session.time.budget.seconds is not None:
-        limit = min(limit, _OF_BUDGET * session.time.budget.seconds, session.time.budget.left - seconds_after(session))
-    return limit
+    return min(limit, session.time.budget.left - seconds_after(session))
 
 
 class _Surveying:
@@ -396,7 +385,8 @@ class _Surveying:
         with DevicePool(session, devices, turn) as pool:
             WorkBuilder(self, pool, Budget(None), session.progress.now, quiet=True).run()
         self._settle()
-        seconds = session.progress.now() - (self._begun or 0.0)
+        now = session.progress.now()
+        seconds = now - (self._begun or now)
         rest = f" of {self._total} planned shapes, all that there was time for"
         where = f", on {len(devices)} devices" if len(devices) > 1 else ""
         line = f"survey: {self._done}{rest if self._done < self._total else ' shapes'}, in {seconds:.0f} s{where}"
@@ -404,7 +394,7 @@ class _Surveying:
 
     def batch(self) -> CompileBatch | None:
         """See `WantedWork`: everything that only records knew, before anything is timed."""
-        if self._begun is not None:
+        if self._begun is not None or self._seconds <= 0:
             return None
         self._begun = self._session.progress.now()
         variants = [e for part in self._parts for e in part.variants() if e.object is None]
@@ -424,7 +414,7 @@ class _Surveying:
 
     def job(self, device: Hashable) -> Job | None:  # noqa: ARG002 - any device times any shape
         """See `WantedWork`."""
-        if self._session.progress.now() - (self._begun or 0.0) > self._seconds:
+        if self._seconds <= 0 or self._session.progress.now() - (self._begun or 0.0) > self._seconds:
             return None
         if not self._turns and not self._running:
             self._settle()
