@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from aot_tune.spec import Operator
+from aot_tune.spec.dtypes import DTYPES
 from aot_tune.support.errors import AotTuneError
 
 __all__ = ["HOST", "Arguments", "DLTensor", "LaunchError", "Linked", "LoadError", "Loaded", "empty_call", "load"]
@@ -23,9 +24,7 @@ _RTLD_NOLOAD, _RTLD_NODELETE = 0x4, 0x1000
 _SCALARS: dict[str, Any] = {
     "f32": ctypes.c_float,
     "f64": ctypes.c_double,
-    "bool": ctypes.c_bool,
-    **{f"i{bits}": getattr(ctypes, f"c_int{bits}") for bits in (8, 16, 32, 64)},
-    **{f"u{bits}": getattr(ctypes, f"c_uint{bits}") for bits in (8, 16, 32, 64)},
+    **{d.name: getattr(ctypes, f"c_{d.numpy}") for d in DTYPES.values() if not d.is_floating},
 }
 _FORCE = "AOT_TUNE_FORCE"
 _REFUSED = -100
