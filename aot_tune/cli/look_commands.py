@@ -74,7 +74,6 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     why: str = ""
     expected: tuple[str, ...] = ()
-    path: tuple[str, ...] = ()
     rejected: tuple[str, ...] = ()
     code: dict[str, int] = {}
     roofline: BestRoofline | None = None

@@ -50,6 +50,27 @@ _MOST = 240
 
 _LEAST_DEVIATION = 0.02
 
+_NOTHING_TO_LEARN = 16
+"""A search learns nothing before it has tried about this many configs."""
+
+_START = 16
+"""How many configs are spread over the space before anything is learned, including those to try first."""
+
+_SPREAD_OVER = 50
+"""Each spread config is the one among this many random ones that is farthest from the others."""
+
+_STEP = 16
+"""How many configs are proposed at once after the start. Later ones profit from the results of earlier ones."""
+
+_POOL = 1000
+"""How many random configs a proposal is chosen from, in addition to the neighbours of the best ones."""
+
+_BEST = 5
+"""How many of the best configs have their neighbours considered."""
+
+_POLISH = 6
+"""Every sixth proposal is the neighbour of the best configs that both models rate highest, without uncertainty."""
+
 
 class Encoding:
     """The configs of a space by number, as ranks of their values and as points.
@@ -469,29 +490,6 @@ def _expected_improvement(best: float, mean: Floats, deviation: Floats) -> Float
     below = np.array([0.5 * math.erfc(-r / math.sqrt(2.0)) for r in ratio.tolist()])
     improvement: Floats = gain * below + deviation * np.exp(-0.5 * ratio**2) / math.sqrt(2.0 * math.pi)
     return improvement
-
-
-_NOTHING_TO_LEARN = 16
-"""A search learns nothing before it has tried about this many configs."""
-
-
-_START = 16
-"""How many configs are spread over the space before anything is learned, including those to try first."""
-
-_SPREAD_OVER = 50
-"""Each spread config is the one among this many random ones that is farthest from the others."""
-
-_STEP = 16
-"""How many configs are proposed at once after the start. Later ones profit from the results of earlier ones."""
-
-_POOL = 1000
-"""How many random configs a proposal is chosen from, in addition to the neighbours of the best ones."""
-
-_BEST = 5
-"""How many of the best configs have their neighbours considered."""
-
-_POLISH = 6
-"""Every sixth proposal is the neighbour of the best configs that both models rate highest, without uncertainty."""
 
 
 class Strategy(Protocol):

@@ -133,7 +133,20 @@ def select(
     by_kinds = surveyed or limits.variants is not None or limits.bytes is not None
     by_kind = _by_kind(free, lambda p: kind_of(all_facts[p]) if by_kinds else ())
     given = sorted(generic | survey.vendor) if survey is not None else []
-    chosen = {kind: _choose(own, limits, times, sizes, weights or {}, given) for kind, own in sorted(by_kind.items())}
+    chosen = {
+        kind: choose_variants(
+            own,
+            limit=limits.regret,
+            worst=limits.worst,
+            most=limits.variants,
+            times=times,
+            sizes=sizes,
+            byte_budget=limits.bytes,
+            weights=weights,
+            given=given,
+        )
+        for kind, own in sorted(by_kind.items())
+    }
     kept = list(dict.fromkeys(c for own in chosen.values() for c in own))
     if not kept:
         return Selection(kept=(), regret={}, held_out={})
@@ -252,28 +265,6 @@ def _by_kind(rows: Costs, kind_of: Callable[[str], Kind]) -> dict[Kind, Costs]:
         if row:
             by_kind.setdefault(kind_of(problem), {})[problem] = row
     return by_kind
-
-
-def _choose(
-    rows: Costs,
-    limits: ChoiceLimits,
-    times: Costs | None,
-    sizes: Mapping[str, int] | None,
-    weights: Mapping[str, float],
-    given: Sequence[str],
-) -> list[str]:
-    """The variants to keep for some problems, in the order of their gain. Those `given` are kept in any case."""
-    return choose_variants(
-        rows,
-        limit=limits.regret,
-        worst=limits.worst,
-        most=limits.variants,
-        times=times,
-        sizes=sizes,
-        byte_budget=limits.bytes,
-        weights=weights,
-        given=given,
-    )
 
 
 def _ahead(rows: Costs, kept: Sequence[str], bound: frozenset[str]) -> list[str]:
