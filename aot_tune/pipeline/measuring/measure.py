@@ -45,8 +45,10 @@ def finalists(evidence: Evidence, problem: Problem) -> list[Variant]:
 
     A race is due if one of them was screened since the last race. A recorded race stands until then.
     """
-    row = evidence.on(problem)
-    times = {c: m.ns for c, m in row.items() if c in evidence.variants and m.ns is not None}
+    screened = evidence.fresh.get(problem.id)
+    if not screened:
+        return []
+    times = {c: m.ns for c, m in evidence.on(problem).items() if c in evidence.variants and m.ns is not None}
     best: list[str] = []
     algorithms = 0
     for c in sorted(times, key=lambda c: (times[c], c)):
@@ -56,7 +58,7 @@ def finalists(evidence: Evidence, problem: Problem) -> list[Variant]:
         algorithms += algorithm
         if not algorithm or algorithms <= _ALGORITHMS:
             best.append(c)
-    return [evidence.variants[c] for c in best] if evidence.fresh.get(problem.id, set()).intersection(best) else []
+    return [evidence.variants[c] for c in best] if screened.intersection(best) else []
 
 
 def overlooked(evidence: Evidence, problem: Problem) -> set[str]:
