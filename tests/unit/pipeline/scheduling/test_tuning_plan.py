@@ -13,6 +13,7 @@ import pytest
 
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.compile import Object, Variant, target_by_name
+from aot_tune.expr.integers import dtype_index
 from aot_tune.pipeline.build_time import TuningTurn, expected_seconds, task_of
 from aot_tune.pipeline.evidence import Evidence, Proposal
 from aot_tune.pipeline.measuring.builder import Arrived, CompileBatch, CompilersEnded, Event, Job, Measured, WorkBuilder
@@ -30,37 +31,49 @@ TIMES = Callable[[str, int], float | None]
 """ns by UNROLL (empty for the generic variant) and N; None: it fails."""
 
 
-def operator(name: str = "scale", problems: int = 3, weights: Mapping[str, float] | None = None) -> Operator:
+def operator(
+    name: str = "scale", problems: int = 3, weights: Mapping[str, float] | None = None, *, halves: bool = False
+) -> Operator:
+    """With `halves`, each problem is in bf16 and in f16, and a config in f16 follows the same one in bf16."""
+    sizes = [{"N": 1 << (20 + i)} for i in range(problems)]
+    workload = (
+        [problem(**n, dtypes={"T": t}) for t in ("bf16", "f16") for n in sizes]
+        if halves
+        else [problem(**n) for n in sizes]
+    )
+    held = "T" if halves else "f32"
     return Operator(
         name=name,
         dims=("N",),
-        tensors=(Tensor("x", (N,)), Tensor("out", (N,), output=True)),
+        tensors=(Tensor("x", (N,), held), Tensor("out", (N,), held, output=True)),
+        dtypes={"T": ("bf16", "f16")} if halves else {},
         reference=lambda xp, call: {"out": call.x},
         flops=N,
-        workload=tuple(problem(N=1 << (20 + i)) for i in range(problems)),
+        workload=tuple(workload),
         weights=weights or {},
         kernels=(
             Kernel("generic", "g.j2", generic=True),
-            Kernel("rows", "r.j2", parameters=(Parameter("UNROLL", tuple(range(64))),)),
+            Kernel(
+                "rows",
+                "r.j2",
+                parameters=(Parameter("UNROLL", tuple(range(64))),),
+                follows={"f16": "bf16"} if halves else {},
+            ),
         ),
     )
 
 
-def variants_of(op: Operator, target: Any, count: int, *, generic: bool = True) -> list[Variant]:
-    """Its generic variant last, as a build has them."""
-    configs: list[tuple[str, dict[str, Any]]] = [("rows", {"UNROLL": i}) for i in range(count)]
-    configs += [("generic", {})] if generic else []
+def variants_of(op: Operator, target: Any, count: int) -> list[Variant]:
+    """Its generic variants last, as a build has them."""
+    configs: list[tuple[str, dict[str, Any]]] = [*(("rows", {"UNROLL": i}) for i in range(count)), ("generic", {})]
     made = []
     for kernel, config in configs:
-        candidate = Candidate(
-            operator=op.name,
-            kernel=kernel,
-            backend="cxx",
-            target=target.name,
-            config=config,
-            generic=kernel == "generic",
-        )
-        made.append(Variant(rendered=Rendered(candidate=candidate, source="", digest="", symbol="s", lines=[])))
+        for dtypes in op.dtype_choices(op.kernel(kernel)):
+            named = {"operator": op.name, "kernel": kernel, "backend": "cxx", "target": target.name}
+            candidate = Candidate(**named, config=config, dtypes=dtypes, generic=kernel == "generic")
+            serves = tuple(dtype_index(v) == op.dtypes[v].index(d) for v, d in dtypes.items())
+            rendered = Rendered(candidate=candidate, source="", digest="", symbol="s", lines=[], requires=serves)
+            made.append(Variant(rendered=rendered))
     return made
 
 
@@ -369,6 +382,30 @@ def test_several_devices_share_the_work(devices: str, factor: float) -> None:
         assert [screened(e) for e in evidences] == [{p.id: ALL for p in e.workload} for e in evidences]
         took.append(machine.now)
     assert took[0] / took[1] >= factor
+
+
+@pytest.mark.parametrize("devices", ["a", "ab"])
+def test_what_follows_a_leader_is_compiled_once_the_leader_was_among_the_best(devices: str) -> None:
+    machine = Machine(usual, devices=devices)
+    (evidence,) = tune(machine, [operator(halves=True)], quiet=False)
+    leaders, followers = (tried for _, what, tried in machine.did("compile") if what != "finalists")
+    assert sorted(leaders) == sorted(["0", "1", "2", "3", "4", "5", "", ""])
+    assert followers == ("4", "5")  # the next best took 7 % longer
+    first = next(at for at, what, _, tried in machine.log if what == "compile" and tried == followers)
+    assert not any(what == "race" and at < first for at, what, *_ in machine.log)
+    assert {p: tried for p, tried in screened(evidence).items() if "f16" in p and "bf16" not in p} == {
+        p.id: {"4", "5", ""} for p in evidence.workload if p.dtypes
+    }
+
+
+def test_a_device_that_has_nothing_to_screen_races_early() -> None:
+    """On a problem of which all is screened, while another device still screens."""
+    machine = Machine(usual, devices="ab", compile_seconds=0.01, compilers=8, race_seconds=0.2)
+    tune(machine, [operator(problems=3)], quiet=False)
+    screens = [at + 0.5 * len(tried) for at, what, _, tried in machine.log if what == "screen"]
+    races = [at for at, what, *_ in machine.log if what == "race"]
+    assert len(races) == 3
+    assert min(races) < max(screens)
 
 
 def test_others_do_the_work_of_a_device_that_is_lost() -> None:
