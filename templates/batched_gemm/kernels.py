@@ -79,67 +79,46 @@ SIMT_CONSTRAINTS: tuple[Expr, ...] = (
     (STAGES == 3) | (BM * BN == 128 * 128),
 )
 
+
+def _mma(name: str, dtypes: tuple[str, ...], *requires: Expr) -> Kernel:
+    """By the matrix units."""
+    return Kernel(
+        name,
+        "batched_gemm/cuda_mma.cu.j2",
+        backend="nvcc",
+        dtypes={"T": dtypes},
+        parameters=MMA_PARAMETERS,
+        constraints=MMA_CONSTRAINTS,
+        requires=(*GRID, *requires),
+        order=MMA_ORDER,
+        worthwhile=ROWS_OF_OUT,
+        tile={"B": 1, "M": BM, "N": BN, "K": 32},
+    )
+
+
+def _simt(name: str, b: tuple[Expr, ...]) -> Kernel:
+    """By CUDA cores, with weights kept as `b` says."""
+    return Kernel(
+        name,
+        "batched_gemm/cuda_simt.cu.j2",
+        backend="nvcc",
+        dtypes={"T": ("f32",)},
+        parameters=SIMT_PARAMETERS,
+        constraints=SIMT_CONSTRAINTS,
+        requires=(*GRID, K < 2147483648, *ROWS_OF_A, *b),
+        worthwhile=(attribute("math") == 0,),
+        tile={"B": 1, "M": BM, "N": BN, "K": parameter("BK")},
+    )
+
+
 KERNELS = (
     *CPU_KERNELS,
     Kernel("cuda_generic", "batched_gemm/cuda_generic.cu.j2", backend="nvcc", generic=True),
-    Kernel(
-        "cuda_mma",
-        "batched_gemm/cuda_mma.cu.j2",
-        backend="nvcc",
-        dtypes={"T": ("bf16", "f16")},
-        parameters=MMA_PARAMETERS,
-        constraints=MMA_CONSTRAINTS,
-        requires=(*GRID, *ROWS_OF_A, *COLUMNS_OF_B),
-        order=MMA_ORDER,
-        worthwhile=ROWS_OF_OUT,
-        tile={"B": 1, "M": BM, "N": BN, "K": 32},
-    ),
-    Kernel(
-        "cuda_mma_kn",
-        "batched_gemm/cuda_mma.cu.j2",
-        backend="nvcc",
-        dtypes={"T": ("bf16", "f16")},
-        parameters=MMA_PARAMETERS,
-        constraints=MMA_CONSTRAINTS,
-        requires=(*GRID, *ROWS_OF_A, *ROWS_OF_B),
-        order=MMA_ORDER,
-        worthwhile=ROWS_OF_OUT,
-        tile={"B": 1, "M": BM, "N": BN, "K": 32},
-    ),
-    Kernel(
-        "cuda_tf32",
-        "batched_gemm/cuda_mma.cu.j2",
-        backend="nvcc",
-        dtypes={"T": ("f32",)},
-        parameters=MMA_PARAMETERS,
-        constraints=MMA_CONSTRAINTS,
-        requires=(*GRID, attribute("math") == 1, *ROWS_OF_A, *COLUMNS_OF_B),
-        order=MMA_ORDER,
-        worthwhile=ROWS_OF_OUT,
-        tile={"B": 1, "M": BM, "N": BN, "K": 32},
-    ),
-    Kernel(
-        "cuda_simt",
-        "batched_gemm/cuda_simt.cu.j2",
-        backend="nvcc",
-        dtypes={"T": ("f32",)},
-        parameters=SIMT_PARAMETERS,
-        constraints=SIMT_CONSTRAINTS,
-        requires=(*GRID, K < 2147483648, *ROWS_OF_A, *COLUMNS_OF_B),
-        worthwhile=(attribute("math") == 0,),
-        tile={"B": 1, "M": BM, "N": BN, "K": parameter("BK")},
-    ),
-    Kernel(
-        "cuda_simt_kn",
-        "batched_gemm/cuda_simt.cu.j2",
-        backend="nvcc",
-        dtypes={"T": ("f32",)},
-        parameters=SIMT_PARAMETERS,
-        constraints=SIMT_CONSTRAINTS,
-        requires=(*GRID, K < 2147483648, *ROWS_OF_A, *ROWS_OF_B),
-        worthwhile=(attribute("math") == 0,),
-        tile={"B": 1, "M": BM, "N": BN, "K": parameter("BK")},
-    ),
+    _mma("cuda_mma", ("bf16", "f16"), *ROWS_OF_A, *COLUMNS_OF_B),
+    _mma("cuda_mma_kn", ("bf16", "f16"), *ROWS_OF_A, *ROWS_OF_B),
+    _mma("cuda_tf32", ("f32",), attribute("math") == 1, *ROWS_OF_A, *COLUMNS_OF_B),
+    _simt("cuda_simt", COLUMNS_OF_B),
+    _simt("cuda_simt_kn", ROWS_OF_B),
     *CUTLASS_KERNELS,
     CUBLASLT,
     ANY_STRIDES,

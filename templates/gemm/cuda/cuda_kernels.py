@@ -120,21 +120,43 @@ SIMT_ORDER = table(
 RAGGED: Expr = (N % 8 != 0) | (K % 8 != 0) | (stride("out", 0) % 8 != 0) | (alignment("out") < 16)
 
 
-def _mma(b: tuple[Expr, ...], plain: str, ragged: str) -> tuple[Kernel, ...]:
+def _mma(name: str, dtypes: tuple[str, ...], requires: tuple[Expr, ...], hopper: Expr, *worthwhile: Expr) -> Kernel:
+    """By the matrix units, from 16 rows on. `hopper` says which configs there are on which GPUs."""
+    return Kernel(
+        name,
+        "gemm/cuda/mma/mma.cu.j2",
+        backend="nvcc",
+        dtypes={"T": dtypes},
+        parameters=MMA_PARAMETERS,
+        constraints=(hopper, *MMA_CONSTRAINTS),
+        requires=requires,
+        worthwhile=(M >= 16, *worthwhile),
+        order=MMA_ORDER,
+        tile={"M": BM, "N": BN, "K": 32},
+        split=SPLIT,
+    )
+
+
+def _halves(b: tuple[Expr, ...], plain: str, ragged: str) -> tuple[Kernel, ...]:
     """Weights kept as `b` says: for all products where there is nothing faster, else for those that TMA cannot take."""
-    shared: dict[str, Any] = {
-        "template": "gemm/cuda/mma/mma.cu.j2",
-        "backend": "nvcc",
-        "dtypes": {"T": ("bf16", "f16")},
-        "parameters": MMA_PARAMETERS,
-        "requires": (*ROWS_OF_A, *b),
-        "order": MMA_ORDER,
-        "tile": {"M": parameter("BM"), "N": parameter("BN"), "K": 32},
-        "split": parameter("SPLIT"),
-    }
-    return (
-        Kernel(plain, constraints=(~HOPPER, *MMA_CONSTRAINTS), worthwhile=(M >= 16,), **shared),
-        Kernel(ragged, constraints=(HOPPER, *MMA_CONSTRAINTS), worthwhile=(M >= 16, RAGGED), **shared),
+    requires, dtypes = (*ROWS_OF_A, *b), ("bf16", "f16")
+    return _mma(plain, dtypes, requires, ~HOPPER), _mma(ragged, dtypes, requires, HOPPER, RAGGED)
+
+
+def _simt(name: str, b: tuple[Expr, ...]) -> Kernel:
+    """By CUDA cores, with weights kept as `b` says."""
+    return Kernel(
+        name,
+        "gemm/cuda/simt/simt.cu.j2",
+        backend="nvcc",
+        dtypes={"T": ("f32",)},
+        parameters=SIMT_PARAMETERS,
+        constraints=SIMT_CONSTRAINTS,
+        requires=(K < 2147483648, *ROWS_OF_A, *b),
+        worthwhile=(M >= 8, attribute("math") == 0),
+        order=SIMT_ORDER,
+        tile={"M": BM, "N": BN, "K": BK},
+        split=SPLIT,
     )
 
 
@@ -243,45 +265,14 @@ CUDA_KERNELS = (
         ),
         **_SHARED_COLUMNS,
     ),
-    *_mma(COLUMNS_OF_B, "cuda_mma", "cuda_mma_ragged"),
-    *_mma(ROWS_OF_B, "cuda_mma_kn", "cuda_mma_kn_ragged"),
-    Kernel(
+    *_halves(COLUMNS_OF_B, "cuda_mma", "cuda_mma_ragged"),
+    *_halves(ROWS_OF_B, "cuda_mma_kn", "cuda_mma_kn_ragged"),
+    _mma(
         "cuda_tf32",
-        "gemm/cuda/mma/mma.cu.j2",
-        backend="nvcc",
-        dtypes={"T": ("f32",)},
-        parameters=MMA_PARAMETERS,
-        constraints=(*MMA_CONSTRAINTS, ~HOPPER | among(MMA_PARAMETERS, TF32_ON_HOPPER)),
-        requires=(attribute("math") == 1, *ROWS_OF_A, *COLUMNS_OF_B),
-        worthwhile=(M >= 16,),
-        order=MMA_ORDER,
-        tile={"M": parameter("BM"), "N": parameter("BN"), "K": 32},
-        split=parameter("SPLIT"),
+        ("f32",),
+        (attribute("math") == 1, *ROWS_OF_A, *COLUMNS_OF_B),
+        ~HOPPER | among(MMA_PARAMETERS, TF32_ON_HOPPER),
     ),
-    Kernel(
-        "cuda_simt",
-        "gemm/cuda/simt/simt.cu.j2",
-        backend="nvcc",
-        dtypes={"T": ("f32",)},
-        parameters=SIMT_PARAMETERS,
-        constraints=SIMT_CONSTRAINTS,
-        requires=(K < 2147483648, *ROWS_OF_A, *COLUMNS_OF_B),
-        worthwhile=(M >= 8, attribute("math") == 0),
-        order=SIMT_ORDER,
-        tile={"M": parameter("BM"), "N": parameter("BN"), "K": parameter("BK")},
-        split=parameter("SPLIT"),
-    ),
-    Kernel(
-        "cuda_simt_kn",
-        "gemm/cuda/simt/simt.cu.j2",
-        backend="nvcc",
-        dtypes={"T": ("f32",)},
-        parameters=SIMT_PARAMETERS,
-        constraints=SIMT_CONSTRAINTS,
-        requires=(K < 2147483648, *ROWS_OF_A, *ROWS_OF_B),
-        worthwhile=(M >= 8, attribute("math") == 0),
-        order=SIMT_ORDER,
-        tile={"M": parameter("BM"), "N": parameter("BN"), "K": parameter("BK")},
-        split=parameter("SPLIT"),
-    ),
+    _simt("cuda_simt", COLUMNS_OF_B),
+    _simt("cuda_simt_kn", ROWS_OF_B),
 )
