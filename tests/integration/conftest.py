@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.machinery
 import importlib.util
 import re
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from environments import (
     run,
     tree_digest,
 )
+from module_files import load_module
 from project import Project
 
 from aot_tune.compile import toolchain_for
@@ -177,10 +177,4 @@ def builder(made_wheel: Path, tmp_path_factory: pytest.TempPathFactory, compiler
 @pytest.fixture(scope="session")
 def ops(venv: Venv) -> ModuleType:
     """The installed operators, in this process."""
-    path = venv.packages / "aot_tune" / "ops.abi3.so"
-    loader = importlib.machinery.ExtensionFileLoader("ops", str(path))
-    spec = importlib.util.spec_from_file_location("ops", path, loader=loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+    return load_module(venv.packages / "aot_tune" / "ops.abi3.so", "ops")

@@ -4,8 +4,6 @@ expressions and integers, drawn inputs, element types. Wrong kernels are not in 
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import re
 import shutil
 import sys
@@ -17,6 +15,7 @@ import numpy as np
 import pytest
 from element_types import NAMES, write_operators
 from environments import run
+from module_files import load_module
 from project import Project
 
 torch: Any = pytest.importorskip("torch")
@@ -52,12 +51,7 @@ def variants(project: Project) -> dict[str, list[Any]]:
 @pytest.fixture(scope="module")
 def module(project: Project) -> ModuleType:
     """Its Python module."""
-    loader = importlib.machinery.ExtensionFileLoader("ops", str(project.folder / "cmake" / "ops.abi3.so"))
-    spec = importlib.util.spec_from_loader("ops", loader)
-    assert spec is not None
-    found = importlib.util.module_from_spec(spec)
-    loader.exec_module(found)
-    return found
+    return load_module(project.folder / "cmake" / "ops.abi3.so", "ops")
 
 
 def called(project: Project, code: str) -> str:
