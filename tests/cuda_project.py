@@ -21,7 +21,7 @@ from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
 from aot_tune.compile import ObjectCache, Variant, compile_all, target_by_name, toolchain_for
 from aot_tune.compile.toolchain import Toolchain
-from aot_tune.database import make_database, operator_digest, save_database
+from aot_tune.database import CandidateRecord, OperatorDatabase, operator_digest, save_database
 from aot_tune.link.elf import SharedLibrary
 from aot_tune.render import Candidate, Rendered, Renderer, candidate_for, requirements
 from aot_tune.report.report_records import Report
@@ -246,15 +246,18 @@ def save_record(
         for p in operator.workload_for(target.family)
         if all_of(requirements(operator, r.candidate), operator.facts(p))
     ]
-    database = make_database(
+    variants = [Variant(rendered=r, object=compiled[r.candidate.id]) for r in rendered]
+    database = OperatorDatabase(
         operator=operator.name,
         contract=operator_digest(operator),
         device=device,
-        policy=policy,
+        policy=msgspec.to_builtins(policy),
+        policy_digest=policy.digest,
         toolchains={rendered[0].candidate.backend: chain.identity()},
         baselines={},
-        compiled=[Variant(rendered=r, object=compiled[r.candidate.id]) for r in rendered],
-        measurements=measurements,
+        candidates=tuple(map(CandidateRecord.of, variants)),
+        problems=(),
+        measurements=tuple(measurements),
     )
     save_database(folder, database)
     cache.close()

@@ -19,7 +19,7 @@ from aot_tune.database.records import (
     CandidateRecord,
     OperatorDatabase,
     SurveyedShape,
-    make_database,
+    canonical_database,
 )
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "OperatorStore",
     "SurveyedShape",
     "begin",
+    "canonical_database",
     "compact_store",
     "database_path",
     "deciding",
@@ -39,7 +40,6 @@ __all__ = [
     "is_of",
     "load_database",
     "load_databases",
-    "make_database",
     "match_measurements",
     "measured_before",
     "missing_problems",

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TypeVar
 
 import msgspec
 
-from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy, is_baseline
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
 from aot_tune.compile.toolchain import CompileStatus, measured_code
 from aot_tune.compile.variant import Variant
 from aot_tune.render import Candidate
 from aot_tune.spec import Problem
-from aot_tune.support.digests import canonical
 from aot_tune.support.errors import DatabaseError
 
 __all__ = [
     "CandidateRecord",
     "OperatorDatabase",
     "SurveyedShape",
-    "make_database",
+    "canonical_database",
 ]
 
 V = TypeVar("V")
@@ -107,47 +106,6 @@ class OperatorDatabase(msgspec.Struct, frozen=True, kw_only=True):
     def was_made_on(self, device: Device, policy: str) -> bool:
         """Whether it is of this very device, under the policy with this digest."""
         return (self.device.digest, self.policy_digest) == (device.digest, policy)
-
-    def candidate(self, name: str) -> CandidateRecord | None:
-        """The candidate of that id."""
-        return next((c for c in self.candidates if c.id == name), None)
-
-
-def make_database(
-    *,
-    operator: str,
-    contract: str,
-    device: Device,
-    policy: Policy,
-    toolchains: Mapping[str, Mapping[str, str]],
-    baselines: Mapping[str, str],
-    compiled: Iterable[Variant],
-    measurements: Iterable[Measurement],
-    survey: Iterable[SurveyedShape] = (),
-    opening: str = "",
-) -> OperatorDatabase:
-    """Put what a build knows of one operator into a database: sorted, without what only the store keeps.
-
-    Raises:
-        DatabaseError: when measurements contradict each other or the device and policy, or a time is not finite.
-    """
-    candidates = {variant.id: CandidateRecord.of(variant) for variant in compiled}
-    return canonical_database(
-        OperatorDatabase(
-            operator=operator,
-            contract=contract,
-            device=device,
-            policy=msgspec.json.decode(canonical(policy)),
-            policy_digest=policy.digest,
-            toolchains={name: dict(identity) for name, identity in toolchains.items()},
-            baselines=dict(baselines),
-            candidates=tuple(candidates.values()),
-            problems=(),
-            measurements=tuple(measurements),
-            survey=tuple(survey),
-            opening=opening,
-        )
-    )
 
 
 def canonical_database(database: OperatorDatabase) -> OperatorDatabase:

@@ -279,6 +279,6 @@ def _recorded_toolchain(session: Session, variant: Variant) -> str:
     versions = {
         d.toolchains.get(variant.candidate.backend, {}).get("version", "unknown")
         for d in session.databases
-        if d.candidate(variant.candidate.id) is not None
+        if any(c.id == variant.candidate.id for c in d.candidates)
     }
     return " or ".join(sorted(versions))

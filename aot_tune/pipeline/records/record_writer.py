@@ -14,13 +14,14 @@ from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
 from aot_tune.compile import Variant
 from aot_tune.database import (
+    CandidateRecord,
     OperatorDatabase,
     SurveyedShape,
+    canonical_database,
     compact_store,
     database_path,
     load_database,
     load_databases,
-    make_database,
     measured_before,
     operator_digest,
     save_database,
@@ -183,22 +184,25 @@ def database_of(
             measurements.setdefault((m.candidate, m.problem.id), m)
     if not measurements:
         return None
-    asked = [e for e in on_device if not e.brief]
-    return make_database(
+    asked, policy = [e for e in on_device if not e.brief], family(device.family).policy()
+    database = OperatorDatabase(
         operator=operator.name,
         contract=operator_digest(operator),
         device=msgspec.structs.replace(device, unit=""),
-        policy=family(device.family).policy(),
-        toolchains=session.plan.toolchains,
-        baselines=baseline_versions(operator),
-        compiled=compiled.values(),
-        measurements=measurements.values(),
+        policy=msgspec.to_builtins(policy),
+        policy_digest=policy.digest,
+        toolchains={name: dict(identity) for name, identity in session.plan.toolchains.items()},
+        baselines=dict(baseline_versions(operator)),
+        candidates=tuple(map(CandidateRecord.of, compiled.values())),
+        problems=(),
+        measurements=tuple(measurements.values()),
         survey=_surveyed(on_device, compiled),
         opening=" and ".join(dict.fromkeys(e.opening for e in asked)) if all(e.opening for e in asked) else "",
     )
+    return canonical_database(database)
 
 
-def _surveyed(evidences: Sequence[Evidence], compiled: Mapping[str, Variant]) -> list[SurveyedShape]:
+def _surveyed(evidences: Sequence[Evidence], compiled: Mapping[str, Variant]) -> tuple[SurveyedShape, ...]:
     """The shapes of all targets together."""
     shapes: dict[str, SurveyedShape] = {}
     for evidence in evidences:
@@ -206,7 +210,7 @@ def _surveyed(evidences: Sequence[Evidence], compiled: Mapping[str, Variant]) ->
             before = shapes[name].ns if name in shapes else {}
             ns = {c: t for c, t in evidence.surveyed.times[name].items() if c in compiled}
             shapes[name] = SurveyedShape(problem=problem, ns=before | ns)
-    return list(shapes.values())
+    return tuple(shapes.values())
 
 
 def _roots_of(folder: Path) -> list[str]:

@@ -14,7 +14,7 @@ from compiled_project import GENERIC
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
 from aot_tune.compile import Object, Variant, target_by_name
-from aot_tune.database import make_database, operator_digest, save_database
+from aot_tune.database import CandidateRecord, OperatorDatabase, operator_digest, save_database
 from aot_tune.pipeline.build_library import build
 from aot_tune.plan.library_plan import Request, make_plan, write_plan
 from aot_tune.render import Renderer, candidate_for
@@ -147,9 +147,10 @@ class Recorded:
                         Measurement(candidate=candidate.id, code=made.code, problem=where, device=device.digest,
                                     policy=policy.digest, status=status, **told)
                     )  # fmt: skip
-        database = make_database(
-            operator=name, contract=operator_digest(operator), device=device, policy=policy, toolchains={},
-            baselines={}, compiled=compiled, measurements=measurements,
+        database = OperatorDatabase(
+            operator=name, contract=operator_digest(operator), device=device, policy=msgspec.to_builtins(policy),
+            policy_digest=policy.digest, toolchains={}, baselines={}, problems=(),
+            candidates=tuple(map(CandidateRecord.of, compiled)), measurements=tuple(measurements),
         )  # fmt: skip
         save_database(self.tuning, database)
 
