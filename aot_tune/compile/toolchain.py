@@ -319,12 +319,17 @@ def target_by_name(name: str) -> Target:
     Raises:
         ToolchainError: when no backend has it, with the nearest names.
     """
-    by_name = {t.name: t for chain in toolchains().values() for t in chain.targets()}
+    by_name = _targets()
     try:
         return by_name[name]
     except KeyError:
         fix = did_you_mean(_spelled(name), [*by_name, *{t.family for t in by_name.values()}, "native"])
         raise ToolchainError(f"unknown target {name!r}", why="semicolons separate targets", fix=fix) from None
+
+
+@cache
+def _targets() -> Mapping[str, Target]:
+    return {t.name: t for chain in toolchains().values() for t in chain.targets()}
 
 
 def _spelled(name: str) -> str:

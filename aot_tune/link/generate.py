@@ -1,70 +1,226 @@
 """Writes everything about a library that the linker and the package need. Equal input gives equal bytes.
 
-The header is documented from the operators, as is the Python module with its stub for type checkers and what it says of
-operators as JSON. The texts are in `cpp/`.
+Before that, it checks the library's tables: every index has its variant, every operator its answer.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
-import json
-import re
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 from elftools.common.exceptions import ELFError
 
 from aot_tune.compile import Variant
-from aot_tune.link.check_tables import check_library
 from aot_tune.link.dispatch import render_dispatch
 from aot_tune.link.elf import Member, initialiser_count, symbols_of, write_archive
-from aot_tune.link.library_records import FAMILIES, SHARED_FUNCTIONS, LibrarySpec, family_facts
-from aot_tune.link.manifest import render_manifest
-from aot_tune.link.operator_tables import FLOATS, render_tables, scalar_default
-from aot_tune.link.signature import (
-    c_string,
-    choices_text,
-    handler_names,
-    render_template,
-    shape_text,
-    xla_families,
+from aot_tune.link.interfaces import render_header, render_module, render_stub, render_tables, render_xla_handlers
+from aot_tune.link.library_records import (
+    SHARED_FUNCTIONS,
+    LibrarySpec,
+    OperatorTable,
+    TargetTable,
+    family_facts,
+    family_of,
 )
-from aot_tune.render.template_functions import parameters, scalar_type
-from aot_tune.spec import Operator, Scalar, Tensor
-from aot_tune.spec.calls import bound_dims, folds, outputs_to_pass
-from aot_tune.spec.dtypes import dtype
-from aot_tune.support.errors import ManifestError
+from aot_tune.link.manifest import render_manifest
+from aot_tune.link.signature import (
+    handler_names,
+)
+from aot_tune.spec import Expr, Operator, all_of
+from aot_tune.spec.calls import legal_combinations, values_of_fact
+from aot_tune.spec.names import check_identifier
+from aot_tune.spec.tensors import MAX_RANK
+from aot_tune.support.errors import ManifestError, did_you_mean
 from aot_tune.support.storage import write_changed
 
-__all__ = [
-    "ABI_VERSION",
-    "SIGNATURES_SCHEMA",
-    "Generated",
-    "generate",
-    "public_functions",
-    "python_doc",
-    "python_results",
-    "python_signature",
-    "render_header",
-    "render_module",
-    "render_stub",
-    "signatures_json",
-]
+__all__ = ["Generated", "check_guard", "check_library", "generate", "public_functions"]
 
-ABI_VERSION = 1
-"""AOT_TUNE_ABI_VERSION of the header that all libraries share."""
-SIGNATURES_SCHEMA = 1
-"""It is raised when a reader of the last version would misread the text."""
+_MOST_COMBINATIONS = 1 << 14
+
+# The most arguments of an operator, and the most operators of a library (the binding's constants of these names).
+_LIMITS = {"tensors": 16, "scalars": 8, "attributes": 8, "dims": 16, "dtypes": 4}
+_MAX_OPERATORS = 256
+
+
+def check_library(spec: LibrarySpec) -> None:
+    """Check the whole library.
+
+    Raises:
+        ManifestError: naming the operator, table and variant that do not fit.
+    """
+    for what, name in (("library", spec.name), ("prefix", spec.prefix), ("module", spec.face)):
+        check_identifier(name, what)
+    if not spec.operators:
+        raise ManifestError(f"library {spec.name!r} has no operator", fix="name at least one operator")
+    if len(spec.operators) > _MAX_OPERATORS:
+        count = len(spec.operators)
+        raise ManifestError(f"library {spec.name!r} has {count} operators", fix=f"at most {_MAX_OPERATORS}")
+    _unique((t.operator.name for t in spec.operators), f"library {spec.name!r}: operator")
+    symbols: dict[str, str] = {}
+    for table in spec.operators:
+        _check_operator(table)
+        for variant in table.variants:
+            if symbols.setdefault(variant.symbol, variant.made.digest) != variant.made.digest:
+                raise ManifestError(
+                    f"two objects define the symbol {variant.symbol!r}",
+                    why=f"digests {symbols[variant.symbol]} and {variant.made.digest}",
+                )
+
+
+def _check_operator(table: OperatorTable) -> None:
+    where = f"operator {table.operator.name!r}"
+    for what, limit in _LIMITS.items():
+        count = len(getattr(table.operator, what))
+        if count > limit:
+            raise ManifestError(f"{where} has {count} {what}", fix=f"at most {limit}")
+    for tensor in table.operator.tensors:
+        if tensor.rank > MAX_RANK:
+            raise ManifestError(f"{where}: tensor {tensor.name!r} has {tensor.rank} axes", fix=f"at most {MAX_RANK}")
+    _unique((v.name for v in table.variants), f"{where}: variant")
+    families = {v.target.family for v in table.variants} | {family_of(t.target) for t in table.tables}
+    for variant in table.variants:
+        _check_variant(variant, table, where)
+    for family in sorted(families or {"cpu"}):
+        _check_generics(family, table, where)
+    _unique((t.target for t in table.tables), f"{where}: table")
+    _unique(
+        (f"{family_of(t.target)} level {t.level} to {t.last} of rank {t.rank}{t.target[-1]}" for t in table.tables),
+        f"{where}: table",
+    )
+    for target in table.tables:
+        _check_table(target, table, f"{where}: table {target.target!r}")
+
+
+def _check_generics(family: str, table: OperatorTable, where: str) -> None:
+    """One variant must answer every legal call with the dtypes of some variant, on each device of some variant."""
+    of_family = [v for v in table.variants if v.target.family == family]
+    places = {family: of_family}
+    if table.bounded(family):
+        places = {t: [v for v in of_family if v.candidate.target == t] for t in table.targets(family)}
+    for devices, group in places.items():
+        for dtypes in sorted({table.choices(v) for v in group}) or [()]:
+            variants = [v for v in group if v.candidate.generic and table.choices(v) == dtypes]
+            generics = [v.name for v in variants]
+            unanswered = _not_answered_once(table.operator, variants) if variants else ""
+            if not variants or unanswered:
+                chosen = zip(table.operator.dtypes.items(), dtypes, strict=True)
+                text = "".join(f" with {variable}={choices[i]}" for (variable, choices), i in chosen) if dtypes else ""
+                raise ManifestError(
+                    f"{where} has {len(generics)} generic variants for {devices}{text}: {generics}",
+                    why=unanswered or "one variant must answer every legal call",
+                    fix="link exactly one variant with generic=True for each choice of dtypes and each family of "
+                    "devices. "
+                    "Where code runs on one architecture alone, link one for each architecture. There may also be one "
+                    "for each combination of optional tensors and attributes",
+                )
+
+
+def _check_variant(variant: Variant, table: OperatorTable, where: str) -> None:
+    check_identifier(variant.name, f"{where}: variant")
+    check_identifier(variant.symbol, f"{where}: variant {variant.name!r}: symbol")
+    for name, choice in variant.candidate.dtypes.items():
+        if choice not in table.operator.dtypes.get(name, ()):
+            raise ManifestError(
+                f"{where}: variant {variant.name!r}: {name}={choice!r} is no dtype of the operator",
+                fix=did_you_mean(choice, table.operator.dtypes.get(name, table.operator.dtypes)),
+            )
+    for guard in variant.guards:
+        check_guard(guard, table.operator, f"{where}: variant {variant.name!r}: guard {guard.key()}")
+
+
+def check_guard(expr: Expr, operator: Operator, where: str) -> None:
+    """Check that dispatch can evaluate a guard in every call. `where` names the guard in messages.
+
+    Raises:
+        ManifestError: for a fact that calls do not have, or for a divisor that may be 0.
+    """
+    facts = operator.fact_names()
+    for fact in sorted(expr.facts()):
+        if fact not in facts:
+            raise ManifestError(f"{where} uses the unknown fact {fact!r}", fix=did_you_mean(fact, facts))
+    if expr.op in ("//", "%"):
+        divisor = expr.args[1]
+        if not _divides(divisor, operator):
+            raise ManifestError(
+                f"{where} divides by {divisor.key()}",
+                why="it may be zero in a call",
+                fix="divide by a positive constant, a dim or next_power_of_2 of one, or by max of one and a positive "
+                "constant",
+            )
+    for arg in expr.args:
+        check_guard(arg, operator, where)
+
+
+def _divides(expr: Expr, operator: Operator) -> bool:
+    """Whether an expression is above 0 in every call that reaches the guards. No such call has an empty tensor."""
+    if expr.op == "const":
+        return int(expr.value) > 0
+    if expr.op == "fact":
+        return str(expr.value) in operator.dims
+    if expr.op in ("min", "max"):
+        return (all if expr.op == "min" else any)(_divides(a, operator) for a in expr.args)
+    if expr.op == "where":
+        return all(_divides(a, operator) for a in expr.args[1:])
+    return expr.op == "next_power_of_2"
+
+
+def _check_table(target: TargetTable, table: OperatorTable, where: str) -> None:
+    for variant in target.used:
+        _check_tried(variant, target, table, where)
+    for problem in (*target.tuned, *(p for p, _ in target.surveyed)):
+        for dim in table.operator.dims:
+            if dim not in problem.dims:
+                raise ManifestError(f"{where}: problem '{problem.id}' does not state {dim!r}")
+
+
+def _check_tried(index: int, target: TargetTable, table: OperatorTable, where: str) -> None:
+    if not 0 <= index < len(table.variants):
+        raise ManifestError(f"{where} names variant {index}, which is not in the library")
+    variant = table.variants[index]
+    runs = variant.target.level <= target.level and (variant.target.last == 0 or 0 < target.last <= variant.target.last)
+    if variant.target.family != family_of(target.target) or not runs:
+        raise ManifestError(
+            f"{where} names variant {variant.name!r} for {variant.candidate.target}",
+            why=f"a device of {target.target} may lack its instructions",
+        )
+
+
+def _unique(names: Iterable[str], what: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ManifestError(f"{what} {name!r} is defined twice")
+        seen.add(name)
+
+
+def _not_answered_once(operator: Operator, generics: Sequence[Variant]) -> str:
+    """What is wrong with generic variants of the same devices and dtypes: a combination that several answer, or none.
+
+    Empty if nothing is wrong. What `legal` excludes needs no answer.
+    """
+    guards = {v.name: tuple(g for g in v.guards if not _of_dtypes(g.facts())) for v in generics}
+    facts = sorted({fact for several in guards.values() for g in several for fact in g.facts()})
+    values = [values_of_fact(operator, fact) for fact in facts]
+    if math.prod(map(len, values)) > _MOST_COMBINATIONS:
+        return f"their guards have too many combinations of {', '.join(facts)}"
+    for call in legal_combinations(operator, facts, values):
+        answering = [name for name, several in guards.items() if all_of(several, call)]
+        if len(answering) != 1:
+            shown = f" with {', '.join(f'{fact}={value}' for fact, value in call.items())}" if call else ""
+            return f"of calls{shown}, {len(answering)} of them answer: {answering}"
+    return ""
+
+
+def _of_dtypes(facts: frozenset[str]) -> bool:
+    return all(fact.startswith("dtype.") for fact in facts)
+
+
 _IOSTREAM = "_ZNSt8ios_base4InitC1Ev"  # std::ios_base::Init::Init()
 _LAUNCHER, _LOAD = "_ZN8launcher", "4loadERNS_6KernelE"  # launcher::<family>::load(launcher::Kernel&, int), of Triton's
-_COMMON = (*FLOATS, "i32", "i64")
-"""Scalars whose range users do not ask about."""
-_WIDTH = 120
-_MOST_CHOICES = 3
-"""The most outputs that may be left out. Each doubles the overloads. With more of them, a result is `Any`."""
 
 
 class Generated(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +252,7 @@ def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
     module_exports = _version_script([f"PyInit_{spec.face}"])
     sources = {spec.header: header, "module.cpp": module, f"{spec.face}.pyi": stub}
     sources |= {"operator_tables.h": render_tables(spec)}
-    sources |= {"xla_ffi.cpp": _render_xla_handlers(spec)} if spec.xla_ffi else {}
+    sources |= {"xla_ffi.cpp": render_xla_handlers(spec)} if spec.xla_ffi else {}
     manifest = render_manifest(spec, sources)
     files = {
         **sources,
@@ -215,278 +371,3 @@ def public_functions(spec: LibrarySpec) -> list[str]:
         names += [base, f"{base}_workspace", f"{base}_explain", f"{base}_is_tuned", f"{base}_infer"]
         names += handler_names(spec, table.operator.name).values() if spec.xla_ffi else ()
     return sorted(names)
-
-
-def render_header(spec: LibrarySpec) -> str:
-    """The header's text."""
-    operators = [table.operator for table in spec.operators]
-    return render_template(
-        "header.h.j2",
-        spec=spec,
-        operators=operators,
-        version=ABI_VERSION,
-        guard=re.sub(r"[^A-Za-z0-9]", "_", spec.header).upper() + "_",
-        aliases=any(t.may_alias for op in operators for t in op.tensors),
-        booleans=any(s.dtype_name == "bool" for op in operators for s in op.scalars),
-        comment_of=lambda op: _comment(_documentation(op)),
-        choices_of=lambda op, attribute: ", ".join(
-            f"{spec.prefix}_{op.name}_{attribute.name}_{choice}".upper() + f" = {i}"
-            for i, choice in enumerate(attribute.choices)
-        ),
-        prototype=lambda op, suffix, last: _prototype(f"{spec.prefix}_{op.name}{suffix}", [*parameters(op), *last]),
-    )
-
-
-def _documentation(op: Operator) -> list[str]:
-    lines = [line.rstrip() for line in (op.documentation.strip() or op.name).splitlines()]
-    lines.append("")
-    for tensor in op.tensors:
-        role = "read and written" if tensor.inout else "output" if tensor.output else "input"
-        role += f", may be the memory of {' or '.join(tensor.may_alias)}" if tensor.may_alias else ""
-        optional = ", may be NULL" if tensor.optional else ""
-        lines.append(f"{tensor.name}: {tensor.dtype_name} {shape_text(op, tensor.name)}, {role}{optional}")
-    lines += [f"{variable}: {choices_text(choices)}, the same for all" for variable, choices in op.dtypes.items()]
-    lines += [f"{s.name}: {scalar_type(s)}{f', the dim {s.binds}' if s.binds else ''}" for s in op.scalars]
-    for attribute in op.attributes:
-        values = ", ".join(f"{i} {c}" for i, c in enumerate(attribute.choices))
-        lines.append(f"{attribute.name}: {values}")
-    lines.append("exec: how to carry out the call; NULL for defaults")
-    return lines
-
-
-def _comment(lines: list[str]) -> str:
-    text = "\n".join([lines[0], *(f" * {line}".rstrip() for line in lines[1:])])
-    return f"/* {text.replace('*/', '* /').replace('/*', '/ *')}\n */"  # compilers warn of either within a comment
-
-
-def _prototype(name: str, declared: list[str]) -> str:
-    head = f"int32_t {name}("
-    lines = [head]
-    for i, parameter in enumerate(declared):
-        text = parameter + ("," if i + 1 < len(declared) else ");")
-        if len(lines[-1]) + 1 + len(text) > 110:
-            lines.append(" " * len(head) + text)
-        else:
-            lines[-1] += ("" if lines[-1].endswith("(") else " ") + text
-    return "\n".join(lines)
-
-
-def render_module(spec: LibrarySpec) -> str:
-    """The text of module.cpp."""
-    return render_template(
-        "module.cpp.j2",
-        spec=spec,
-        operators=[table.operator for table in spec.operators],
-        signatures=c_string(signatures_json(spec)),
-        doc=c_string(_module_doc(spec)),
-        doc_of=lambda op: c_string(f"{op.name}($module, {python_signature(op)})\n--\n\n{python_doc(op)}"),
-    )
-
-
-def _render_xla_handlers(spec: LibrarySpec) -> str:
-    """The text of xla_ffi.cpp."""
-    devices = [(family, FAMILIES[family].device) for family in xla_families(spec)]
-    operators = [table.operator for table in spec.operators]
-    return render_template("xla_ffi.cpp.j2", spec=spec, operators=operators, devices=devices)
-
-
-def _module_doc(spec: LibrarySpec) -> str:
-    """The beginning of `help`, which shows the functions themselves only far below, after the errors."""
-    operators = [table.operator for table in spec.operators]
-    calls = "\n".join(f"{op.name}({python_signature(op)})" for op in operators)
-    return (
-        f"Kernels chosen by measurement when this package was built: {', '.join(o.name for o in operators)}.\n\n{calls}"
-    )
-
-
-def python_signature(op: Operator) -> str:
-    """The parameters of an operator's Python function: inputs by position, the rest by keyword."""
-    required = [t.name for t in op.inputs if not t.optional]
-    optional = [f"{t.name}=None" for t in op.inputs if t.optional]
-    keyword = [s.name + (f"={scalar_default(s)}" if s.default is not None else "") for s in op.scalars]
-    keyword += [f"{a.name}='{a.choices[0]}'" for a in op.attributes]
-    to_pass = outputs_to_pass(op)
-    keyword += [t.name if t.name in to_pass else f"{t.name}=None" for t in python_results(op)]
-    return ", ".join([*required, *optional, "*", *keyword, "stream=None", "workspace=None"])
-
-
-def python_results(op: Operator) -> list[Tensor]:
-    """What a call makes if it is not passed, and returns."""
-    return [t for t in op.tensors if t.output]
-
-
-def python_doc(op: Operator) -> str:
-    """What `help` says of an operator's function."""
-    lines = [op.documentation.strip() or op.name, ""]
-    to_pass = outputs_to_pass(op)
-    for tensor in op.tensors:
-        what = f"{tensor.dtype_name} {shape_text(op, tensor.name)}"
-        alias = f"; it may be {' or '.join(tensor.may_alias)} itself" if tensor.may_alias else ""
-        if not tensor.output:
-            changed = ", changed in place" if tensor.inout else ""
-            lines.append(f"{tensor.name}: {what}{changed}" + (", may be left out." if tensor.optional else "."))
-        elif tensor.optional:
-            lines.append(f"{tensor.name}: {what}, written when passed{alias}; True makes a new one.")
-        elif tensor.name in to_pass:
-            told = f"; it tells {' and '.join(to_pass[tensor.name])}" if to_pass[tensor.name] else ""
-            lines.append(f"{tensor.name}: {what}, to be passed{told}{alias}.")
-        else:
-            layout = f", with the layout of {tensor.layout_of}" if tensor.layout_of else ""
-            lines.append(f"{tensor.name}: {what}, made when not passed{layout}{alias}.")
-    if op.fold:
-        names = [t.name for t in op.tensors if folds(op, t)]
-        lines.append(f"{op.fold}: stands for any number of leading dims, the same of {', '.join(names)}.")
-    lines += [f"{variable}: {choices_text(choices)}, the same for all." for variable, choices in op.dtypes.items()]
-    lines += [_scalar_doc(s) for s in op.scalars]
-    lines += [f"{a.name}: one of {', '.join(a.choices)}." for a in op.attributes]
-    lines += [
-        "stream: of the GPU, as a number or an object of a framework; the framework's current one when not passed.",
-        "workspace: memory of the device for the call, any tensor; the library's own when not passed.",
-    ]
-    several = "the output; a tuple when several are written"
-    returned = {0: "nothing", 1: "the output"}.get(len(python_results(op)), several)
-    lines += ["", f"Returns {returned}."]
-    return "\n".join(lines)
-
-
-def _scalar_doc(scalar: Scalar) -> str:
-    what = f"the dim {scalar.binds}" if scalar.binds else "a number"
-    if scalar.dtype_name == "bool":
-        what = "True or False"
-    elif scalar.dtype_name not in _COMMON and not scalar.binds:
-        low, high = dtype(scalar.dtype_name).limits
-        what = f"a whole number from {low} to {high}"
-    return f"{scalar.name}: {what}{', to be passed' if scalar.default is None else ''}."
-
-
-def signatures_json(spec: LibrarySpec) -> str:
-    """The text that `signatures()` of a module parses.
-
-    Shapes are expressions over dims, as `Expr.data` writes them. `bound` says, in order, where a call gets each dim
-    from: an axis of a tensor, whose extent is the fact `.extent` of `value`, or an integer. `xla_ffi` has the names of
-    the library's handlers, if there are any, by operator and XLA platform.
-    """
-    operators = [_signature(table.operator) for table in spec.operators]
-    handlers = {op["name"]: handler_names(spec, str(op["name"])) for op in operators} if spec.xla_ffi else {}
-    document = {"schema": SIGNATURES_SCHEMA, "operators": operators, **({"xla_ffi": handlers} if handlers else {})}
-    return json.dumps(document, separators=(",", ":"))
-
-
-def _signature(op: Operator) -> dict[str, object]:
-    bound = [
-        {"dim": name, "scalar": source.scalar}
-        if source.scalar
-        else {"dim": name, "tensor": source.tensor, "axis": source.axis, "value": source.value.data()}
-        for name, source in bound_dims(op).items()
-    ]
-    to_pass = outputs_to_pass(op)
-    return {
-        "name": op.name,
-        "documentation": op.documentation.strip(),
-        "bound": bound,
-        "dtypes": {variable: list(choices) for variable, choices in op.dtypes.items()},
-        "tensors": [_tensor_signature(t, to_pass=t.name in to_pass, leading=folds(op, t)) for t in op.tensors],
-        "scalars": [_scalar_signature(s) for s in op.scalars],
-        "attributes": [{"name": a.name, "choices": list(a.choices)} for a in op.attributes],
-    }
-
-
-def _tensor_signature(tensor: Tensor, *, to_pass: bool, leading: bool) -> dict[str, object]:
-    flags = {
-        "output": tensor.output,
-        "inout": tensor.inout,
-        "optional": tensor.optional,
-        "folds": leading,  # its first axis stands for any number of leading dims
-        "to_pass": to_pass,  # for an output: it tells a dim, a dtype or the device of the call
-    }
-    shape = [extent.data() for extent in tensor.shape]
-    fields: dict[str, object] = {flag: True for flag, on in flags.items() if on}
-    fields |= {"layout_of": tensor.layout_of} if tensor.layout_of else {}
-    return {"name": tensor.name, "dtype": tensor.dtype_name, "shape": shape, **fields}
-
-
-def _scalar_signature(scalar: Scalar) -> dict[str, object]:
-    default = {} if scalar.default is None else {"default": scalar.sample}
-    return {"name": scalar.name, "dtype": scalar.dtype_name, **default}
-
-
-def render_stub(spec: LibrarySpec) -> str:
-    """The module's .pyi."""
-    operators = [table.operator for table in spec.operators]
-    names = ", ".join(f'Literal["{op.name}"]' for op in operators)
-    functions = [line for op in operators for line in _stub_functions(op)]
-    return render_template("stub.pyi.j2", spec=spec, names=names, functions=functions)
-
-
-def _stub_functions(op: Operator) -> list[str]:
-    """The function of an operator: an overload for each choice of the outputs that are written."""
-    optional = [t.name for t in python_results(op) if t.optional]
-    if not optional or len(optional) > _MOST_CHOICES:
-        wanted = dict.fromkeys(optional)
-        returned = "Any" if optional else _returned(op, {})
-        return [_stub_function(op, wanted, returned), ""]
-    lines: list[str] = []
-    for choice in itertools.product((False, True), repeat=len(optional)):
-        wanted = dict(zip(optional, choice, strict=True))
-        lines += ["@overload", _stub_function(op, wanted, _returned(op, wanted), documented=not lines)]
-    return [*lines, ""]
-
-
-def _returned(op: Operator, wanted: Mapping[str, bool | None]) -> str:
-    types = [_type(op, t) for t in python_results(op) if wanted.get(t.name, True)]
-    if not python_results(op):
-        return "None"
-    return types[0] if len(types) == 1 else f"tuple[{', '.join(types)}]"
-
-
-def _stub_function(op: Operator, wanted: Mapping[str, bool | None], returned: str, *, documented: bool = True) -> str:
-    head = f"def {op.name}({', '.join(_stub_parameters(op, wanted))}) -> {returned}:"
-    if len(head) > _WIDTH:
-        lines = "".join(f"    {parameter},\n" for parameter in _stub_parameters(op, wanted))
-        head = f"def {op.name}(\n{lines}) -> {returned}:"
-    if not documented:
-        return f"{head} ..."
-    first, *rest = python_doc(op).replace("\\", "\\\\").replace('"""', "'''").splitlines()
-    return "\n".join([head, f'    """{first}', *(f"    {line}".rstrip() for line in rest), '    """'])
-
-
-def _stub_parameters(op: Operator, wanted: Mapping[str, bool | None]) -> list[str]:
-    """Like `python_signature`. `wanted` says which optional outputs are written. None means either."""
-    like = _like(op) if "_T" in [_type(op, t) for t in python_results(op)] else None
-    stated = [f"{t.name}: {'_T' if t is like else 'Tensor'}" for t in op.inputs if not t.optional]
-    stated += [f"{t.name}: Tensor | None = None" for t in op.inputs if t.optional]
-    stated.append("*")
-    for s in op.scalars:
-        stated.append(f"{s.name}: {_number(s)}" + (f" = {scalar_default(s)}" if s.default is not None else ""))
-    for a in op.attributes:
-        choices = ", ".join(f'"{c}"' for c in a.choices)
-        stated.append(f'{a.name}: Literal[{choices}] = "{a.choices[0]}"')
-    to_pass = outputs_to_pass(op)
-    for t in python_results(op):
-        kind = _type(op, t) if _type(op, t) != "Any" else "Tensor"
-        if t.optional:
-            kinds = {None: f"{kind} | bool | None = None", False: "Literal[False] | None = None"}
-            kinds |= {True: f"{kind} | Literal[True]"}
-            stated.append(f"{t.name}: {kinds[wanted[t.name]]}")
-        else:
-            stated.append(f"{t.name}: {kind}" + ("" if t.name in to_pass else " | None = None"))
-    return [*stated, "stream: _Stream = None", "workspace: Tensor | None = None"]
-
-
-def _like(op: Operator) -> Tensor | None:
-    """The tensor whose type the results have: the first that every call passes."""
-    to_pass = outputs_to_pass(op)
-    return next((t for t in op.inputs if not t.optional), None) or next(
-        (t for t in python_results(op) if t.name in to_pass), None
-    )
-
-
-def _type(op: Operator, output: Tensor) -> str:
-    """`_T` if a result is like the first tensor. The types of arrays may have dtype and rank as parameters."""
-    like = _like(op)
-    same = like is not None and (output.dtype_name, output.rank) == (like.dtype_name, like.rank)
-    return "_T" if same else "Any"
-
-
-def _number(scalar: Scalar) -> str:
-    return "float" if scalar.dtype_name in FLOATS else "bool" if scalar.dtype_name == "bool" else "int"

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from aot_tune.link import LibrarySpec, TargetTable, generate
-from aot_tune.link.check_tables import check_guard, check_library
+from aot_tune.link.generate import check_guard, check_library
 from aot_tune.spec import dim, maximum, minimum, next_power_of_2, problem, stride, where
 from aot_tune.support.errors import ManifestError
 

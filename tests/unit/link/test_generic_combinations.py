@@ -11,7 +11,7 @@ from linked import NamedVariant
 from odd_operators import apply, combinations, generic
 
 from aot_tune.link import LibrarySpec, OperatorTable
-from aot_tune.link.check_tables import check_library
+from aot_tune.link.generate import check_library
 from aot_tune.spec import Operator, present
 from aot_tune.support.errors import ManifestError
 

@@ -15,9 +15,8 @@ from places import GOLDEN as ALL_GOLDEN
 
 from aot_tune.link import LibrarySpec, OperatorTable, SeenCalls, TargetTable
 from aot_tune.link.dispatch import render_dispatch
-from aot_tune.link.generate import render_header, render_module, render_stub
+from aot_tune.link.interfaces import render_header, render_module, render_stub, render_tables
 from aot_tune.link.manifest import render_manifest
-from aot_tune.link.operator_tables import render_tables
 from aot_tune.spec import Kernel, Operator, Tensor, dim, problem, stride
 from aot_tune.support.installed_paths import BINDING, RUNTIME
 

@@ -13,8 +13,7 @@ import linked
 import pytest
 
 from aot_tune.link import LibrarySpec, OperatorTable
-from aot_tune.link.generate import python_signature, render_header, render_module
-from aot_tune.link.operator_tables import render_tables
+from aot_tune.link.interfaces import python_signature, render_header, render_module, render_tables
 from aot_tune.spec import Attribute, Operator, Scalar, Tensor, dims
 from aot_tune.spec.operator import check_unique_operators
 from aot_tune.support.errors import SpecError

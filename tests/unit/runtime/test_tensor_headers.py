@@ -12,7 +12,7 @@ import pytest
 from bundled import OPERATORS
 from places import GOLDEN, ROOT, SHARED
 
-from aot_tune.link.generate import ABI_VERSION
+from aot_tune.link.interfaces import ABI_VERSION
 from aot_tune.render.template_functions import parameters
 from aot_tune.support.installed_paths import RUNTIME
 

@@ -10,7 +10,7 @@ import importlib.util
 import pytest
 from triton_bundled import NAMES, OF_EACH, OPERATORS, built_apart, home, looked_up, starts_early
 
-from aot_tune.link.check_tables import check_guard
+from aot_tune.link.generate import check_guard
 from aot_tune.render.triton.specialize import guards, plain_pins, specialized_pins
 from aot_tune.spec import all_of
 
