@@ -77,17 +77,9 @@ class JaxCallChecks(CallChecks):
             if scalar.name in given:
                 self.check_scalar(scalar, given[scalar.name])
         try:
-            chosen = self.check_tensors(tensors)
-            self.check_attributes(given)
-            shapes, lead = self.fold(tensors)
-            dims = self.bind(shapes, given)
-            self.check_extents(shapes, dims)
-            made = {
-                t.name: jax.ShapeDtypeStruct(self.shape(t.name, dims), _DTYPES_OF_JAX[chosen.get(t.dtype, t.dtype)])
-                for t in self.op.tensors
-                if self._is_written(t, inputs, wanted)
-            }
-            return made, lead
+            names = [t.name for t in self.op.tensors if self._is_written(t, inputs, wanted)]
+            made, lead = self.infer(tensors, given, names)
+            return {name: jax.ShapeDtypeStruct(*told) for name, told in made.items()}, lead
         except _ERRORS.InconclusiveDimensionOperation as error:
             raise self.value_error(
                 f"{self.op.name}: symbolic sizes do not tell whether this call is legal, or how large its results are; "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -31,7 +31,22 @@ class CallChecks:
         self.type_error: type[Exception] = module.ArgumentTypeError
         self.value_error: type[Exception] = module.ArgumentValueError
 
-    def check_tensors(self, tensors: Mapping[str, Any]) -> dict[str, str]:
+    def infer(
+        self, tensors: Mapping[str, Any], given: Mapping[str, Any], names: Iterable[str]
+    ) -> tuple[dict[str, tuple[list[Any], Any]], list[Any] | None]:
+        """Check a call. Returns shapes, with one axis for leading dims, and element types of the tensors `names`.
+
+        The second result are the leading dims, or None if they are one axis.
+        """
+        chosen = self._check_tensors(tensors)
+        self._check_attributes(given)
+        shapes, lead = self._fold(tensors)
+        dims = self._bind(shapes, given)
+        self._check_extents(shapes, dims)
+        dtypes = {name: self.op.tensor(name).dtype for name in names}
+        return {name: (self._shape(name, dims), self.dtypes[chosen.get(d, d)]) for name, d in dtypes.items()}, lead
+
+    def _check_tensors(self, tensors: Mapping[str, Any]) -> dict[str, str]:
         """Check places and dtypes of the tensors that are passed. Returns the choice of each dtype variable."""
         chosen: dict[str, str] = {}
         told: dict[str, str] = {}
@@ -55,7 +70,7 @@ class CallChecks:
     def check_place(self, name: str, tensors: Mapping[str, Any], first: str) -> None:
         """Check that a tensor is in the same place as the first one, if the framework tells."""
 
-    def check_attributes(self, given: Mapping[str, Any]) -> None:
+    def _check_attributes(self, given: Mapping[str, Any]) -> None:
         """Check the attributes that are passed."""
         for attribute in self.op.attributes:
             value = given.get(attribute.name, attribute.choices[0])
@@ -64,7 +79,7 @@ class CallChecks:
                     f"{self.op.name}: attribute '{attribute.name}' is {value!r}, wanted one of {attribute.choices!r}"
                 )
 
-    def fold(self, tensors: Mapping[str, Any]) -> tuple[dict[str, list[Any]], list[Any] | None]:
+    def _fold(self, tensors: Mapping[str, Any]) -> tuple[dict[str, list[Any]], list[Any] | None]:
         """Shapes with one axis for leading dims, checked for rank; and the leading dims, None if they are one axis."""
         shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
         rest = {t.name: len(t.shape) - 1 for t in self.op.tensors if t.folds and t.name in tensors}
@@ -103,8 +118,8 @@ class CallChecks:
     def check_leading(self, name: str, tensor: Any, lead: Sequence[Any]) -> None:
         """Check that a tensor's leading dims can be treated as one dim, if the framework tells strides."""
 
-    def bind(self, shapes: Mapping[str, Sequence[Any]], given: Mapping[str, Any]) -> dict[str, Any]:
-        """The dims of a call, from extents and from scalars that are dims. `shapes` are as `fold` returns them."""
+    def _bind(self, shapes: Mapping[str, Sequence[Any]], given: Mapping[str, Any]) -> dict[str, Any]:
+        """The dims of a call, from extents and from scalars that are dims. `shapes` are as `_fold` returns them."""
         defaults = {s.name: s.default for s in self.op.scalars}
         dims: dict[str, Any] = {}
         for source in self.op.bound:
@@ -117,19 +132,19 @@ class CallChecks:
             self.require(value >= 0, f"the dim {name} would be {value}, below 0")
         return dims
 
-    def check_extents(self, shapes: Mapping[str, Sequence[Any]], dims: Mapping[str, Any]) -> None:
-        """Check all extents of the tensors that are passed. `shapes` are as `fold` returns them."""
+    def _check_extents(self, shapes: Mapping[str, Sequence[Any]], dims: Mapping[str, Any]) -> None:
+        """Check all extents of the tensors that are passed. `shapes` are as `_fold` returns them."""
         for name, shape in shapes.items():
-            for axis, (extent, wanted) in enumerate(zip(shape, self.shape(name, dims), strict=True)):
+            for axis, (extent, wanted) in enumerate(zip(shape, self._shape(name, dims), strict=True)):
                 self.require(extent == wanted, f"tensor '{name}' has extent {extent} at axis {axis}, wanted {wanted}")
 
-    def shape(self, name: str, dims: Mapping[str, Any]) -> list[Any]:
+    def _shape(self, name: str, dims: Mapping[str, Any]) -> list[Any]:
         """The shape of a tensor for the dims of a call, with one axis for leading dims."""
         declared = self.op.tensor(name)
         return [self._extent(declared, axis, dims) for axis in range(len(declared.shape))]
 
     def unfold(self, name: str, shape: Sequence[Any], lead: Sequence[Any] | None) -> list[Any]:
-        """The shape of a tensor as the caller sees it, with the leading dims that `fold` returned."""
+        """The shape of a tensor as the caller sees it, with the leading dims that `infer` returned."""
         return [*lead, *shape[1:]] if self.op.tensor(name).folds and lead is not None else list(shape)
 
     def require(self, condition: Any, message: str) -> None:

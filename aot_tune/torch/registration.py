@@ -141,20 +141,15 @@ class FakeCall(CallChecks):
         given = {**dict(zip(self._positional, arguments, strict=False)), **named}
         tensors = {n: given[n] for n in self._tensors if given.get(n) is not None}
         self._check_gradients(tensors)
-        chosen = self.check_tensors(tensors)
-        self.check_attributes(given)
-        shapes, lead = self.fold(tensors)
-        dims = self.bind(shapes, given)
-        self.check_extents(shapes, dims)
+        results, lead = self.infer(tensors, given, self._overload.made)
         device = next(iter(tensors.values())).device
         made = []
-        for name in self._overload.made:
+        for name, (folded, dtype) in results.items():
             tensor = self.op.tensor(name)
-            shape = self.unfold(name, self.shape(name, dims), lead)
+            shape = self.unfold(name, folded, lead)
             like = tensors[tensor.layout_of] if tensor.layout_of else None
             order = list(range(len(shape)))
             order = _axes_in_memory(like) if like is not None and like.dim() == len(shape) else order
-            dtype = _DTYPES[chosen.get(tensor.dtype, tensor.dtype)]
             new = torch.empty([shape[axis] for axis in order], dtype=dtype, device=device)
             made.append(new.permute([order.index(axis) for axis in range(len(shape))]))
         return None if not made else made[0] if len(made) == 1 else tuple(made)
