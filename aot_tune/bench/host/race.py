@@ -26,6 +26,7 @@ from aot_tune.bench.protocol.measurement_records import (
 from aot_tune.bench.times import is_decided, steady_rounds
 from aot_tune.compile import Variant
 from aot_tune.spec import Baseline
+from aot_tune.support.processes import wait_until_quiet
 
 __all__ = ["Race"]
 
@@ -387,7 +388,7 @@ class Race:
             return
         for other in self._pool.workers():
             if (other.role == "framework") == (runner.variant is not None):
-                self._pool.quiet(other)
+                wait_until_quiet([other.pid], 0.5)
         if runner.variant is not None:
             self._pool.settle()
 

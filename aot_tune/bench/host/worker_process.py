@@ -1,6 +1,7 @@
 """The bench's end of worker processes: starts one, sends requests, notices its death, kills it at a deadline.
 
-A pool has one worker for candidates with a warm spare, and one for frameworks. None outlives it.
+A pool has one worker for candidates with a warm spare, and one for frameworks. None outlives it. Workers, and what they
+leave behind, do no harm: they get few variables, what they use of the machine is watched, and orphans are killed.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import resource
 import secrets
 import selectors
@@ -15,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,15 +26,15 @@ from typing import Literal
 import msgspec
 
 from aot_tune.bench.devices.family import family
-from aot_tune.bench.host import containment
-from aot_tune.bench.host.containment import Usage
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.channel import HELLO, ClosedError, Frames, new_id, opened, write_frame
 from aot_tune.bench.protocol.measurement_records import Device, Policy, Role, Status
 from aot_tune.bench.protocol.messages import Setup
 from aot_tune.support import processes
 from aot_tune.support.errors import WorkerError
+from aot_tune.support.kernel_features import set_subreaper
 from aot_tune.support.limits import kills_for_memory, note_peak
+from aot_tune.support.run_program import python_environment
 
 __all__ = ["DiedError", "Output", "Pool", "Worker"]
 
@@ -40,6 +43,15 @@ _Place = Literal["candidate", "spare", "framework"]
 _HALF = 32 << 10
 _LOOK = 0.25
 """Seconds between two readings of what a worker uses of the machine."""
+_DISK = 256 << 20
+"""The most bytes of all files of a worker together."""
+
+_RSS_SHMEM = re.compile(rb"RssShmem:\s*(\d+)")
+_SHARED = Path("/dev/shm")  # noqa: S108
+_KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "TZ")
+"""Variables that a worker gets from the bench's environment. PYTHONPATH, LD_PRELOAD and the like are not among them."""
+_holders: list[bool] = []  # what was set before each of the holders came
+_holding = threading.Lock()
 
 
 class DiedError(Exception):
@@ -83,6 +95,107 @@ class Output:
     def last_lines(self) -> str:
         """The last three lines in one line, for a reason."""
         return " | ".join(self.text().strip().splitlines()[-3:])[-300:]
+
+
+class _Usage:
+    """Watches one worker: process `pid`, which writes below `folder` and may share `most` bytes of memory."""
+
+    def __init__(self, pid: int, folder: Path, most: int) -> None:
+        self._pid, self._folder, self._most = pid, folder, most
+        self._files: set[Path] = set()
+
+    def excess(self) -> tuple[Status, str] | None:
+        """What it uses too much of, or None."""
+        disk = _size_below(self._folder)
+        if disk > _DISK:
+            return "too-much-disk", f"its files take {disk >> 20} MiB, but only {_DISK >> 20} are allowed"
+        pids = (self._pid, *_children(self._pid))
+        for pid in pids:
+            self._files |= _shared_files(pid)
+        shared = sum(map(_shared_memory, pids)) + sum(map(_size, self._files))
+        if shared > self._most:
+            return "oom", f"it shares {shared >> 20} MiB of memory, but only {self._most >> 20} are allowed"
+        return None
+
+    def clear(self) -> None:
+        """Remove the shared memory that it used and left behind."""
+        for path in self._files:
+            with contextlib.suppress(OSError):
+                if path.lstat().st_uid == os.geteuid():
+                    path.unlink()
+        self._files.clear()
+
+
+def _children(pid: int) -> list[int]:
+    children: list[int] = []
+    with contextlib.suppress(OSError):  # some kernels lack this file, and threads end
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+            children += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+    return children
+
+
+def _read(path: str) -> bytes:
+    """Read a small file of `/proc`.
+
+    This runs between the turns of candidates, so it avoids the extra work of Python's files.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(descriptor, 1 << 16)
+    finally:
+        os.close(descriptor)
+
+
+def _size_below(folder: Path) -> int:
+    return sum(_size(Path(parent, name)) for parent, _, names in os.walk(folder) for name in names)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_blocks * 512
+    except OSError:
+        return 0
+
+
+def _shared_memory(pid: int) -> int:
+    """Resident bytes that a process shares, without those of files on a disk."""
+    with contextlib.suppress(OSError):
+        match = _RSS_SHMEM.search(_read(f"/proc/{pid}/status"))
+        return int(match[1]) << 10 if match else 0
+    return 0
+
+
+def _shared_files(pid: int) -> set[Path]:
+    """Files of shared memory that a process has open."""
+    files: set[Path] = set()
+    with contextlib.suppress(OSError):
+        if not os.listdir(_SHARED):  # noqa: PTH208  # it is mostly empty
+            return files
+        for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
+            with contextlib.suppress(OSError):
+                target = os.readlink(f"/proc/{pid}/fd/{name}")  # noqa: PTH115
+                if target.startswith(f"{_SHARED}/") and os.path.exists(target):  # noqa: PTH110
+                    files.add(Path(target))
+    return files
+
+
+def _hold_subreaper() -> None:
+    """Make orphaned descendants children of this process, until every holder has released it.
+
+    Benches may run in parallel.
+    """
+    with _holding:
+        _holders.append(set_subreaper(True))
+
+
+def _release_subreaper() -> None:
+    """Undo one `_hold_subreaper`. The last one restores what was set before the first."""
+    with _holding:
+        before = _holders.pop(0)
+        if _holders:
+            _holders[0] = before
+        else:
+            set_subreaper(before)
 
 
 class Worker:
@@ -154,7 +267,9 @@ class Worker:
             shared=str(self._shared or ""),
             mark=processes.mark_of(self._token),
         )
-        env = containment.environment(os.environ, sys.path, self.folder)
+        env = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        env |= python_environment(sys.path)  # where build front ends put build requirements
+        env |= {"HOME": str(self.folder), "TMPDIR": str(self.folder), "LC_ALL": "C.UTF-8"}
         env |= dict(family(self.device.family).environment(self.device, self.threads, self.role, self.folder))
         env[processes.TOKEN] = self._token
         try:
@@ -177,7 +292,7 @@ class Worker:
             for descriptor in (to_read, to_write, printing):
                 os.close(descriptor)
         self.pid, self.state = self._process.pid, "STARTING"
-        self._usage = Usage(self.pid, self.folder, self.policy.memory_bytes)
+        self._usage = _Usage(self.pid, self.folder, self.policy.memory_bytes)
         self._kills = kills_for_memory()
         processes.WORKERS.add(self.pid)
         self._pidfd = os.pidfd_open(self.pid)
@@ -422,7 +537,7 @@ class Pool:
         self.deaths = 0
 
     def __enter__(self) -> Pool:
-        containment.hold_subreaper()
+        _hold_subreaper()
         self._open, self._owner = True, os.getpid()
         atexit.register(self.close)
         try:
@@ -562,10 +677,6 @@ class Pool:
         others = [w.pid for w in self.workers() if w is not self._workers["candidate"]]
         processes.wait_until_quiet(others, 0.5)
 
-    def quiet(self, worker: Worker) -> None:
-        """Wait until a worker's threads sleep."""
-        processes.wait_until_quiet([worker.pid], 0.5)
-
     def sweep(self) -> None:
         """Kill what dead workers left behind."""
         processes.sweep(self.token, [w.pid for w in self.workers()])
@@ -583,4 +694,4 @@ class Pool:
             worker.kill()
             self._clear(worker)
         self.sweep()
-        containment.release_subreaper()
+        _release_subreaper()
