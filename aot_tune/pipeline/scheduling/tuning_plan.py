@@ -21,15 +21,7 @@ from aot_tune.pipeline.build_time import TuningTurn, expected_seconds, task_of
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.measuring.builder import CompileBatch, Job
 from aot_tune.pipeline.measuring.measure import finalists
-from aot_tune.pipeline.pruning import (
-    Resemblances,
-    awaited,
-    competes,
-    follows_another,
-    may_come,
-    rank_of,
-    to_compile,
-)
+from aot_tune.pipeline.pruning import Resemblances, awaited, competes, follows_another, may_come, rank_of, to_compile
 from aot_tune.search.budget import Gains, Task, most_promising
 from aot_tune.spec import Operator, Problem
 
@@ -137,6 +129,7 @@ class TuningPlan:
         self._weighs = len({p.weight for p in self._open}) > 1
         self._left: list[Variant] = []
         self._compiling: dict[str, Variant] = {}
+        self._incoming: list[Variant] = []
         self._running: dict[int, tuple[Job, float | None]] = {}
         self._homes = _Homes()
         self._now: set[int] = set()
@@ -258,13 +251,25 @@ class TuningPlan:
         return self._limited and (self._turn.over or self._races_must_begin())
 
     def arrived(self, variant: Variant) -> None:
-        """See `WantedWork`. While devices wait for the whole batch, they get it in its order."""
+        """See `WantedWork`. While devices wait for the whole batch, they get it in its order.
+
+        Elsewhere it waits until what came before was screened on all problems, unless it decides what is compiled.
+        """
         if not self._limits.quiet and variant.id in self._compiling:
-            del self._compiling[variant.id]
-            self._arrive([variant])
+            self._incoming.append(self._compiling.pop(variant.id))
+            own = [p for p in self._open if p.awaited > 0.0 and p.task.operator == variant.candidate.operator]
+            if any(competes(p.evidence, variant) and p.evidence.meant_for(variant, p.problem) for p in own):
+                self._take_in()
+
+    def _take_in(self) -> bool:
+        """Want screened what has arrived. Returns whether there was anything."""
+        incoming, self._incoming = self._incoming, []
+        self._arrive(e for v in self._evidences for e in v.now(i for i in incoming if i.id in v.variants))
+        return bool(incoming)
 
     def compiled(self) -> None:
         """See `WantedWork`."""
+        self._take_in()
         rest, self._compiling = list(self._compiling.values()), {}
         self._spent_compiling += self._turn.spent - self._compiles_since
         now = [e for v in self._evidences for e in v.now(t for t in rest if t.id in v.variants)]
@@ -366,6 +371,8 @@ class TuningPlan:
             ready = deciding or ready
             ready.sort(key=lambda p: (-p.weight, -p.awaited * bool(deciding), p.rank, p.turn, p.number))
             if not ready:
+                if self._take_in():
+                    continue
                 return None
             opened = self._picked(device, ready)
             taken = opened.rivals() if deciding else opened.waits(generic_too=generic_too)

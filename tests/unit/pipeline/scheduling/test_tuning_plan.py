@@ -349,6 +349,14 @@ def test_what_was_screened_beside_compilers_is_raced_before_a_budget_ends(second
     assert 0.9 * seconds <= machine.now <= 1.01 * seconds
 
 
+def test_what_is_ready_is_screened_on_all_problems_before_what_arrives_meanwhile() -> None:
+    machine = Machine(usual, compilers=1, compile_seconds=2.0, screen_seconds=1.1)
+    (evidence,) = tune(machine, [operator(problems=4)], quiet=False)
+    problems = [f"scale {p.id}" for p in evidence.workload]
+    screens = machine.did("screen")
+    assert screens[:8] == [("screen", p, tried) for tried in (("0",), ("1", "2")) for p in problems]
+
+
 def test_within_a_budget_operators_take_turns() -> None:
     machine = Machine(usual, compile_seconds=0.01)
     evidences = tune(machine, [operator(problems=4), operator("other", 4)], quiet=False, count=20, seconds=45.0)
