@@ -9,9 +9,13 @@ from aot_tune.spec import (
     Expr,
     Kernel,
     Parameter,
+    TritonFunction,
     alignment,
     among,
+    ceildiv,
     dims,
+    maximum,
+    next_power_of_2,
     parameter,
     stride,
     table,
@@ -180,4 +184,56 @@ def cuda_peeled(
         compile_seconds=8.0,
         tile={"R": 1, "D": 4 * VECTORS * THREADS},
         cluster={"D": CLUSTER},
+    )
+
+
+def triton_kernel(
+    function: str, name: str, axes: dict[str, int], arguments: dict[str, Any], grid: Any = (R,), **more: Any
+) -> Kernel:
+    """A kernel by Triton, whose function takes the step between rows of each tensor that has rows, and EARLY."""
+    steps = {f"{tensor}_row": stride(tensor, 0) for tensor, axis in axes.items() if axis == 1}
+    told = {**steps, "EARLY": EARLY, **arguments}
+    shared: dict[str, Any] = {
+        "triton": TritonFunction(function, arguments=told, grid=grid, launch_pdl=True),
+        "backend": "triton",
+        "requires": (R < 2**31, *unit_strides(**axes)),
+        "follows": {"f16": "bf16"},
+        "compile_seconds": 2.0,
+    }
+    return Kernel(name, **(shared | more))
+
+
+def triton_rows(function: str, axes: dict[str, int], widest: int, *warps: int, **more: Any) -> Kernel:
+    """A row of a program, whole, of up to `widest` elements; with so many warps."""
+    arguments = {"BLOCK_R": 1, "BLOCK_D": next_power_of_2(D)}
+    listed = table("num_warps", *((count,) for count in warps))
+    worthwhile = (D > 512, widest >= D)
+    return triton_kernel(
+        function, "triton_rows", axes, arguments, listed=listed, worthwhile=worthwhile, tile={"R": 1}, **more
+    )
+
+
+def triton_tiles(
+    function: str,
+    axes: dict[str, int],
+    widest: int,
+    least: int,
+    *configs: tuple[int, int],
+    on_hopper: Expr,
+    name: str = "triton_tiles",
+) -> Kernel:
+    """Rows of up to `widest` elements, at least so many, several to a program; a config is its elements and warps."""
+    arguments = {
+        "BLOCK_R": maximum(parameter("ELEMENTS") // next_power_of_2(D), 1),
+        "BLOCK_D": next_power_of_2(D),
+    }
+    return triton_kernel(
+        function,
+        name,
+        axes,
+        arguments,
+        lambda meta: (ceildiv(R, meta["BLOCK_R"]),),
+        listed=table("ELEMENTS num_warps", *configs),
+        constraints=(~HOPPER | on_hopper,),
+        worthwhile=(widest >= D, least <= R),
     )

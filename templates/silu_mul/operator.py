@@ -13,6 +13,7 @@ from aot_tune.spec import (
     Problem,
     Tensor,
     among,
+    ceildiv,
     parameter,
     problem,
     table,
@@ -33,10 +34,10 @@ from ..common.row_kernels import (
     cpu_kernels,
     cuda_generic,
     cuda_kernel,
+    triton_kernel,
     unit_strides,
     whole_pieces,
 )
-from .triton_kernels import TRITON_KERNELS
 
 AXES = {"gate": 1, "up": 1, "out": 1}
 WHOLE_PIECES = whole_pieces(**AXES)
@@ -164,6 +165,20 @@ CUDA_KERNELS = (
     CUDA_ROWS,
     CUDA_WAVE,
     CUDA_PEELED,
+)
+
+
+TRITON_KERNELS = (
+    triton_kernel(
+        "silu_mul/triton.py:silu_mul",
+        "triton_rows",
+        AXES,
+        {},
+        lambda meta: (R * ceildiv(D, meta["BLOCK"]),),
+        listed=table("BLOCK num_warps", (512, 4), (1024, 4), (2048, 8), (2048, 4), (4096, 8)),
+        constraints=(~HOPPER | (parameter("BLOCK") <= 256 * parameter("num_warps")),),
+        requires=(R * ceildiv(D, 512) < 2**31, *unit_strides(**AXES)),
+    ),
 )
 
 

@@ -5,19 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aot_tune.spec import (
-    Baseline,
-    Call,
-    Operator,
-    Parameter,
-    Problem,
-    Tensor,
-    among,
-    normal,
-    parameter,
-    problem,
-    table,
-)
+from aot_tune.spec import Baseline, Call, Operator, Parameter, Problem, Tensor, among, normal, parameter, problem, table
 
 from ..common.row_kernels import (
     EARLY,
@@ -31,10 +19,11 @@ from ..common.row_kernels import (
     cuda_kernel,
     cuda_peeled,
     cuda_rows,
+    triton_rows,
+    triton_tiles,
     unit_strides,
     whole_pieces,
 )
-from .triton_kernels import TRITON_KERNELS
 
 AXES = {"x": 1, "out": 1}
 WHOLE_PIECES = whole_pieces(**AXES)
@@ -146,6 +135,13 @@ CUDA_KERNELS = (
     CUDA_FLAT,
     CUDA_SPLIT,
     cuda_peeled("softmax", unit_strides(**AXES), UNEVEN, _PEELED_ORDER),
+)
+
+
+_TRITON = "softmax/triton.py:softmax_rows"
+TRITON_KERNELS = (
+    triton_rows(_TRITON, AXES, 32768, 4, 8, 16, 32, constraints=(~HOPPER | (parameter("num_warps") <= 8),)),
+    triton_tiles(_TRITON, AXES, 1024, 64, (2048, 4), (4096, 4), (8192, 8), on_hopper=parameter("ELEMENTS") == 2048),
 )
 
 
