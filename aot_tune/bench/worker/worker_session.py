@@ -139,7 +139,7 @@ class WorkerSession:
     """The worker's side, on any device."""
 
     def __init__(self, engine: Engine, role: Role) -> None:
-        self._engine, self._role, self._policy = engine, role, engine.policy
+        self._engine, self._role = engine, role
         self._results = SurveyedResults()
         self._operators: dict[str, Operator] = {}
         self._named: dict[str, messages.Work] = {}
