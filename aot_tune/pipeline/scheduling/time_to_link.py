@@ -43,6 +43,8 @@ _CHECK, _PER_PROBLEM, _MOST = 2.0, 0.08, 75
 """Seconds to link and to check files, and to verify variants inside the library, for each problem of the workload.
 
 There are two or three problems for each variant, and not many more variants than belong to so many problems."""
+_BENCHES, _BESIDE = 2, 5.0
+"""How often a GPU's workers start, for generic variants and for the library, and seconds that each costs beside it."""
 _COMPILE = 0.5
 """CPU seconds of a compile, if no generic variant was compiled."""
 
@@ -63,8 +65,8 @@ def seconds_after(session: Session) -> float:
     seconds = link_seconds(link_memory(session)) if session.links else _FILES
     if seconds is None:
         counts = [len(o.workload_for(t.family)) for t in session.targets for o in session.operators.values()]
-        start = max((family(d.family).start_seconds for d in session.devices), default=0.0)
-        seconds = _FILES + _CHECK + 2 * start
+        gpus = [family(d.family) for d in session.devices if not family(d.family).on_host]
+        seconds = _FILES + _CHECK + max((_BENCHES * (gpu.start_seconds + _BESIDE) for gpu in gpus), default=0.0)
         seconds += _CHOICE * sum(counts) + _PER_PROBLEM * sum(min(count, _MOST) for count in counts)
         seconds += _PER_SOURCE * (_LONGEST + _sources(session) / load.jobs) * (load.each or _COMPILE)
     return seconds / load.granted
