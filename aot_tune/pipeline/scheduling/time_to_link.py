@@ -39,7 +39,7 @@ _FILES, _CHOICE = 1.0, 0.01
 _PER_SOURCE, _LONGEST = 0.8, 5
 """Time to compile one of the library's sources, divided by a generic variant's compile time. The longest takes as many
 times that. All else waits for it, however many cores there are."""
-_CHECK, _PER_PROBLEM, _MOST = 2.0, 0.08, 75
+_CHECK, _PER_PROBLEM, _MOST = 3.0, 0.08, 75
 """Seconds to link and to check files, and to verify variants inside the library, for each problem of the workload.
 
 There are two or three problems for each variant, and not many more variants than belong to so many problems."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
 
 import pytest
 from project import Project
+
+from aot_tune.pipeline.build_time import BuildTime
+from aot_tune.search.budget import Budget
+from aot_tune.support.progress import Progress
 
 
 @pytest.mark.slow
@@ -40,3 +45,21 @@ def test_a_budget_is_used_and_kept_where_there_is_work(tmp_path: Path) -> None:
     (budget,), (done,) = re.findall(r"budget ([\d.]+) s, effort", said), re.findall(r"done in (\d+) s", said)
     assert float(budget) <= 40, said  # configuring took the rest
     assert 0.9 * float(budget) <= int(done) <= 1.05 * float(budget), said
+
+
+def test_another_estimate_of_the_link_takes_nothing_from_what_is_tuned_next() -> None:
+    """Such as variants for older CPUs."""
+    now = [0.0]
+
+    def clock() -> float:
+        return now[0]
+
+    turn = BuildTime(Budget(100.0, clock), 2).turn(Progress(io.StringIO(), clock), "cpu", kept=20.0, more=16.0)
+    lefts = [turn.left]
+    for link in (30.0, 10.0):
+        turn.keep(link)
+        lefts.append(turn.left)
+    assert lefts == [64.0, 54.0, 74.0]
+    now[0] = 74.0
+    assert turn.over
+    assert turn.spent == 74.0
