@@ -274,7 +274,7 @@ def _operator(spec: LibrarySpec, table: OperatorTable) -> str:
         refusals=_refusals(table),
         decisions=_decisions(table),
         generics=sorted(i for family in table.families for i in table.generics(family)),
-        most_expected=max([1, *(len(target.expected) for target in table.tables)]),
+        most_expected=max([0, *(len(target.expected) for target in table.tables)]),
         most_terms=max([1, *(len(_shared_terms(target.expected)) for target in table.tables)]),
         tables=_tables(table),
         on_host=any(family_facts(f).on_host for f in table.families),

@@ -319,11 +319,11 @@ int likeliest(const TableInfo<Op>& table, const CallOf<Op>& c, Trace& trace) {
 template <typename Op, typename Trace>
 int rank(const TableInfo<Op>& table, const CallOf<Op>& c, Trace& trace) {
   int variant = -1;
-  if (table.expected != nullptr) {
-    variant = likeliest(table, c, trace);
-  } else if (const Row<Op>* row = nearest(table, c)) {
-    variant = first_of(c, table.ranked_of(*row), trace);
+  if constexpr (Op::kMostExpected > 0) {
+    if (table.expected != nullptr) variant = likeliest(table, c, trace);
   }
+  const Row<Op>* const row = table.expected == nullptr ? nearest(table, c) : nullptr;
+  if (row != nullptr) variant = first_of(c, table.ranked_of(*row), trace);
   return variant >= 0 ? variant : first_of(c, table.rest, trace);
 }
 

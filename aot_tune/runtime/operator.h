@@ -171,8 +171,10 @@ template <typename Op, typename Trace>
 int choose(const CallOf<Op>& c, Trace& trace) {
   int choice = is_overridden() && !c.hollow ? overridden(c, trace) : -1;
   if (choice >= 0) return choice;
-  const int table = c.hollow ? -1 : table_for<Op>(c.backend, c.level);
-  if (table >= 0) choice = decide(Op::kTables[table], c, trace);
+  if constexpr (Op::kTableCount > 0) {
+    const int table = c.hollow ? -1 : table_for<Op>(c.backend, c.level);
+    if (table >= 0) choice = decide(Op::kTables[table], c, trace);
+  }
   return choice >= 0 ? choice : c.generic;
 }
 
@@ -362,8 +364,8 @@ __attribute__((always_inline)) inline int32_t again(const Arguments<Op>& a, Reme
 // A call that is like a known one where memory is got, something may load, or the thread's device is another
 // one; false when other variants are to be tried.
 template <typename Op>
-__attribute__((noinline)) bool repeat(const Arguments<Op> a, const aot_tune_exec* exec, Remembered<Op>& known,
-                                      int32_t* status) {
+__attribute__((noinline)) bool repeat(const Arguments<Op>& a, const aot_tune_exec* exec,
+                                      Remembered<Op>& known, int32_t* status) {
   CallOf<Op> c;
   fill(c, known, a);
   size_t size = known.size;
@@ -378,7 +380,7 @@ __attribute__((noinline)) bool repeat(const Arguments<Op> a, const aot_tune_exec
 
 // The error of one that was launched as the thread was.
 template <typename Op>
-__attribute__((noinline, cold)) int32_t repeat_failed(const Arguments<Op> a, Remembered<Op>& known,
+__attribute__((noinline, cold)) int32_t repeat_failed(const Arguments<Op>& a, Remembered<Op>& known,
                                                       int32_t status) {
   CallOf<Op> c;
   fill(c, known, a);
@@ -483,7 +485,7 @@ using Threads = std::conditional_t<Op::kRunsOnHost, CallThreads, Nothing>;
 
 // A call that is like none before it.
 template <typename Op>
-__attribute__((noinline)) int32_t call_anew(const Arguments<Op> a, const aot_tune_exec* exec,
+__attribute__((noinline)) int32_t call_anew(const Arguments<Op>& a, const aot_tune_exec* exec,
                                             uint64_t number) {
   CallOf<Op> c;
   if (int32_t status = read(c, true, a)) return status;
@@ -635,7 +637,7 @@ __attribute__((always_inline)) inline bool leads(const Arguments<Op>& a, std::in
 }
 
 template <typename Op>
-__attribute__((noinline)) int32_t infer_folded(const Arguments<Op> a, DLTensor* const* made,
+__attribute__((noinline)) int32_t infer_folded(const Arguments<Op>& a, DLTensor* const* made,
                                                DLTensor* const* taken) {
   Arguments<Op> given = a;
   Leading leading;

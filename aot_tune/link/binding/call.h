@@ -74,9 +74,12 @@ PyObject* call_known(PyObject* module, int index, PyObject* const* arguments, Py
   if (parsed.stream != nullptr && !parse_stream(state, Op.name, parsed.stream, &tensors.shared.stream))
     return nullptr;
   if (!(tensors.take_passed(state, Op, I, parsed.tensors[I]) && ...)) return nullptr;
+  Imagined imagined[output_count(Op) + 1],
+      folded[folding_count(Op) + 1];  // no more, so that few caches are touched
+  tensors.folded = folded;
   const bool any_leads = ((Op.tensors[I].folds && leads(Op.tensors[I], tensors.given[I])) || ...);
   if (any_leads || ((Op.tensors[I].output && wants_allocation(Op.tensors[I], parsed.tensors[I])) || ...)) {
-    if (!prepare(state, Op, parsed, &tensors, any_leads)) return nullptr;
+    if (!prepare(state, Op, parsed, &tensors, any_leads, imagined)) return nullptr;
   }
   aot_tune_exec exec{tensors.shared.stream.handle, nullptr, 0};
   if (parsed.workspace != nullptr) {

@@ -172,31 +172,35 @@ bool all_scalars(State* state, int index, const Parsed& parsed) {
   return true;
 }
 
-bool imagine_outputs(State* state, const Operator& op, const Parsed& parsed, CallTensors* tensors, bool leads,
-                     Imagined* imagined, DLTensor** made) {
+bool imagine_outputs(State* state, const Operator& op, const Parsed& parsed, const CallTensors& tensors,
+                     bool leads, Imagined* imagined, DLTensor** made) {
   DLTensor* taken[kMaxTensors];
+  Imagined* folded = tensors.folded;
   for (int i = 0; i < op.tensor_count; ++i) {
     const bool wanted = op.tensors[i].output && wants_allocation(op.tensors[i], parsed.tensors[i]);
-    made[i] = wanted ? imagined[i].place() : nullptr;
-    taken[i] = leads ? tensors->folded[i].place() : nullptr;
+    made[i] = wanted ? (imagined++)->place() : nullptr;
+    taken[i] = leads && op.tensors[i].folds ? (folded++)->place() : nullptr;
   }
-  const int32_t status = op.infer(tensors->given, parsed.scalars, parsed.attributes, made, taken);
+  const int32_t status = op.infer(tensors.given, parsed.scalars, parsed.attributes, made, taken);
   return status == AOT_TUNE_OK || raise_status(state, status) != nullptr;
 }
 
 void CallTensors::take_folded(const Operator& op) {
+  Imagined* next = folded;
   for (int i = 0; i < count; ++i) {
-    if (!aot_tune::leads(op.tensors[i], given[i])) continue;
-    folded[i].tensor.data = given[i]->data;
-    folded[i].tensor.byte_offset = given[i]->byte_offset;
-    given[i] = &folded[i].tensor;
+    if (!op.tensors[i].folds) continue;
+    DLTensor& taken = (next++)->tensor;
+    if (!leads(op.tensors[i], given[i])) continue;
+    taken.data = given[i]->data;
+    taken.byte_offset = given[i]->byte_offset;
+    given[i] = &taken;
   }
 }
 
-bool prepare(State* state, const Operator& op, const Parsed& parsed, CallTensors* tensors, bool leads) {
-  Imagined imagined[kMaxTensors];
+bool prepare(State* state, const Operator& op, const Parsed& parsed, CallTensors* tensors, bool leads,
+             Imagined* imagined) {
   DLTensor* made[kMaxTensors];
-  if (!imagine_outputs(state, op, parsed, tensors, leads, imagined, made)) return false;
+  if (!imagine_outputs(state, op, parsed, *tensors, leads, imagined, made)) return false;
   PyObject* const like = parsed.tensors[tensors->first()];
   for (int i = 0; i < op.tensor_count; ++i) {
     if (made[i] == nullptr) continue;

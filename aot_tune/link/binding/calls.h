@@ -102,7 +102,7 @@ struct CallTensors {
   DLTensor views[kMaxTensors];  // of lent tensors; their layouts are copied to `held`
   Borrowed held[kMaxTensors];
   Borrowed workspace;
-  Imagined folded[kMaxTensors];  // those with leading dims, as the library takes them
+  Imagined* folded = nullptr;  // room for the tensors that fold, as the library takes them
 
  private:
   // For objects that no framework shows directly.
@@ -161,14 +161,16 @@ constexpr bool wants_allocation(const TensorInfo& argument, PyObject* value) {
   return argument.optional ? value == Py_True : value == nullptr || value == Py_None;
 }
 
-// Imagines the outputs that are wanted; `made` points to them, and is NULL for others. Tensors of a call with
-// leading dims go to its `folded`. False with an exception set.
-bool imagine_outputs(State* state, const Operator& op, const Parsed& parsed, CallTensors* tensors, bool leads,
-                     Imagined* imagined, DLTensor** made);
+// Imagines the outputs that are wanted; `made` points to them, and is NULL for others. `imagined` has room
+// for each output. If a tensor `leads`, those that fold go to the call's `folded`. False with an exception
+// set.
+bool imagine_outputs(State* state, const Operator& op, const Parsed& parsed, const CallTensors& tensors,
+                     bool leads, Imagined* imagined, DLTensor** made);
 
 // Makes the outputs that are wanted, and takes leading dims as one axis if a tensor `leads`. False with an
 // exception set.
-bool prepare(State* state, const Operator& op, const Parsed& parsed, CallTensors* tensors, bool leads);
+bool prepare(State* state, const Operator& op, const Parsed& parsed, CallTensors* tensors, bool leads,
+             Imagined* imagined);
 
 // Calls with fewer elements end before another thread could take over the interpreter. A call for a GPU does
 // not wait for its elements. It only waits for a place in a full queue of launches, so for other kernels.
@@ -177,6 +179,12 @@ constexpr int64_t kReleaseElementsOfGpus = 1 << 20;
 
 inline bool is_long(const CallTensors& tensors) {
   return tensors.elements > (tensors.on_gpu ? kReleaseElementsOfGpus : kReleaseElements);
+}
+
+constexpr int folding_count(const Operator& op) {
+  int count = 0;
+  for (int i = 0; i < op.tensor_count; ++i) count += op.tensors[i].folds ? 1 : 0;
+  return count;
 }
 
 constexpr int output_count(const Operator& op) {

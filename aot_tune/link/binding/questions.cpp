@@ -97,7 +97,9 @@ PyObject* question(PyObject* module, PyObject* const* arguments, Py_ssize_t coun
   if (!parse(state, index, arguments + 1, count - 1, keywords, &parsed)) return nullptr;
   Imagined imagined[kMaxTensors];
   const DLTensor* given[kMaxTensors] = {};
+  Imagined folded[kMaxTensors];
   CallTensors tensors(op.tensor_count);
+  tensors.folded = folded;
   if (parsed.dims_given > 0) {
     share_bound_dims(op, &parsed);
     if (!imagine_problem(state, op, parsed, imagined, given)) return nullptr;
@@ -106,13 +108,13 @@ PyObject* question(PyObject* module, PyObject* const* arguments, Py_ssize_t coun
     DLTensor* made[kMaxTensors];
     bool any = false;
     for (int i = 0; i < op.tensor_count; ++i) any |= leads(op.tensors[i], tensors.given[i]);
-    if (!imagine_outputs(state, op, parsed, &tensors, any, imagined, made)) return nullptr;
+    if (!imagine_outputs(state, op, parsed, tensors, any, imagined, made)) return nullptr;
     for (int i = 0; i < op.tensor_count; ++i) {
       if (made[i] == nullptr) continue;
       put_nowhere(made[i]);
       tensors.given[i] = made[i];
     }
-    tensors.take_folded(op);
+    if (any) tensors.take_folded(op);
     for (int i = 0; i < op.tensor_count; ++i) given[i] = tensors.given[i];
   }
   aot_tune_exec exec{nullptr, nullptr, 0};

@@ -82,7 +82,7 @@ struct Own {
   static constexpr int16_t kGenerics[] = {0, 1, 2};
   static const TableInfo<Own> kTables[1];  // none is more specific than one before
   static constexpr int kTableCount = 1;
-  static constexpr size_t kMostExpected = 1;  // in a table
+  static constexpr size_t kMostExpected = 0;  // in a table
   static constexpr size_t kMostTerms = 1;  // that its variants share
   static constexpr FactsInfo kFacts = {&kOperator, kVariants, 4};
   static constexpr bool kRunsOnHost = true;
