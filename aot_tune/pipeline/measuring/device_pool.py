@@ -60,7 +60,7 @@ def check_agreement(
     probe that the end of the budget broke off says nothing, and nothing is measured after it. `meanwhile` is called
     when the probe is compiled, before the devices run it, because the compilers then have nothing to do.
     """
-    if len(pool.members) < 2:
+    if len(pool.devices) < 2:
         return
     probe = _probe(evidences)
     if probe is not None:
@@ -70,15 +70,15 @@ def check_agreement(
     meanwhile()
     probed: dict[int, Measurement | str] = {}
     if probe is not None and probe[2].compiled:
-        pool.each_member(partial(_time, probed, pool.members.index, probe))
+        pool.each_member(partial(_time, probed, pool.devices.index, probe))
     if pool.turn.over:
         return
     times = {i: m for i, m in probed.items() if isinstance(m, Measurement)}
     if not times:
-        session.progress.line(f"NOTE no probe ran on any of the {len(pool.members)} devices: they count as equal")
+        session.progress.line(f"NOTE no probe ran on any of the {len(pool.devices)} devices: they count as equal")
         return
     ratios = _deviations(times)
-    for i, member in reversed(list(enumerate(pool.members))):
+    for i, member in reversed(list(enumerate(pool.devices))):
         told = probed.get(i, "it gave no time")
         if i in times and abs(ratios[i][0] - 1.0) <= ratios[i][1]:
             continue
@@ -87,9 +87,9 @@ def check_agreement(
             f"LEFT OUT {member.bench.device.name} {member.bench.device.unit}: {why}; nothing is measured on it"
         )
         pool.leave_out(member)
-    if len(pool.members) > 1:
+    if len(pool.devices) > 1:
         kept = ", ".join(f"{ratios[i][0]:.3f}" for i in sorted(times) if abs(ratios[i][0] - 1.0) <= ratios[i][1])
-        session.progress.line(f"{len(pool.members)} devices agree on a probe: {kept} x its median time")
+        session.progress.line(f"{len(pool.devices)} devices agree on a probe: {kept} x its median time")
 
 
 def _deviations(times: Mapping[int, Measurement]) -> dict[int, tuple[float, float]]:
@@ -181,15 +181,16 @@ class _BenchLinker:
 class DevicePool:
     """A context manager, and a `Runner`. All `devices` have the same digest, so it does not matter which measured what.
 
-    A device is left out if a probe finds that it differs, or if it can have no worker any more.
+    A device is left out if a probe finds that it differs, or if it can have no worker any more. `devices` has what
+    measures on each of the others.
     """
 
     def __init__(self, session: Session, devices: Sequence[Device], turn: TuningTurn) -> None:
         self._session, self.turn = session, turn
-        self.shared = BenchFiles(session, len(devices), lambda: any(m.over for m in self.members))
-        self.members = [Measurer(LazyBench(session, d, turn.budget, shared=self.shared), turn) for d in devices]
+        self.shared = BenchFiles(session, len(devices), lambda: any(m.over for m in self.devices))
+        self.devices = [Measurer(LazyBench(session, d, turn.budget, shared=self.shared), turn) for d in devices]
         # A worker dies with the thread that started it, so each bench keeps one thread for its whole life.
-        self._threads = {m: ThreadPoolExecutor(1) for m in self.members}
+        self._threads = {m: ThreadPoolExecutor(1) for m in self.devices}
         self._gone: list[Measurer] = []
         self._working: dict[Measurer, Future[object]] = {}
         self._compiling: threading.Thread | None = None
@@ -199,13 +200,13 @@ class DevicePool:
     def begin(self, turn: TuningTurn) -> None:
         """From now on, measure within another turn."""
         self.turn = turn
-        for member in self.members:
+        for member in self.devices:
             member.turn = turn
 
     @property
     def device(self) -> Device:
         """The first of the devices."""
-        return self.members[0].bench.device
+        return self.devices[0].bench.device
 
     def start(self) -> None:
         """Start the workers without waiting for them, because importing frameworks takes seconds.
@@ -217,12 +218,12 @@ class DevicePool:
     @property
     def measured(self) -> int:
         """How many measurements were made."""
-        return sum(m.measured for m in (*self.members, *self._gone))
+        return sum(m.measured for m in (*self.devices, *self._gone))
 
     @property
     def spent(self) -> dict[str, float]:
         """The devices' seconds by activity, the largest first."""
-        members = (*self.members, *self._gone)
+        members = (*self.devices, *self._gone)
         whats = {what for m in members for what in m.spent}
         seconds = {what: sum(m.spent.get(what, 0.0) for m in members) for what in whats}
         return dict(sorted(seconds.items(), key=lambda entry: (-entry[1], entry[0])))
@@ -230,7 +231,7 @@ class DevicePool:
     @property
     def slow_reference(self) -> str:
         """What to tell of the operator whose references took longest; empty if they took no large part of the time."""
-        members = (*self.members, *self._gone)
+        members = (*self.devices, *self._gone)
         names = {name for m in members for name in m.referred}
         seconds, name = max(((sum(m.referred.get(n, 0.0) for m in members), n) for n in names), default=(0.0, ""))
         if seconds < _SLOW or seconds < _LARGE_PART * sum(self.spent.values()):
@@ -243,7 +244,7 @@ class DevicePool:
     def told(self) -> list[str]:
         """A line for each device: how long it worked, and on what."""
         lines = []
-        for member in (*self.members, *self._gone):
+        for member in (*self.devices, *self._gone):
             parts = sorted(member.spent.items(), key=lambda entry: (-entry[1], entry[0]))
             spent = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in parts if seconds >= 0.05)
             lines.append(f"{member.bench.device.unit} was at work for {member.at_work:.1f} s: {spent or 'nothing'}")
@@ -252,20 +253,15 @@ class DevicePool:
     @property
     def reused(self) -> int:
         """How many measurements were known before."""
-        return sum(m.reused for m in (*self.members, *self._gone))
+        return sum(m.reused for m in (*self.devices, *self._gone))
 
     def knows(self, operator: Operator, problem: Problem, candidate: str, digest: str) -> bool:
         """Whether the store has a screen of an object on a problem. All devices share it."""
-        return self.members[0].knows(operator, problem, candidate, digest)
+        return self.devices[0].knows(operator, problem, candidate, digest)
 
     def knows_race(self, operator: Operator, problem: Problem, entrants: Sequence[Variant]) -> bool:
         """Whether the store has the race of these candidates on a problem."""
-        return self.members[0].knows_race(operator, problem, entrants)
-
-    @property
-    def devices(self) -> Sequence[Measurer]:
-        """See `Runner`."""
-        return self.members
+        return self.devices[0].knows_race(operator, problem, entrants)
 
     def measure(self, device: Measurer, job: Job) -> None:
         """See `Runner`."""
@@ -319,14 +315,14 @@ class DevicePool:
 
     def abandon(self) -> None:
         """See `Runner`."""
-        for member in self.members:
+        for member in self.devices:
             member.end()
         self.end_compiles()
         end_all(self._working.values(), self.interrupt)
 
     def recall(self, evidence: Evidence, problem: Problem, variant: Variant) -> bool:
         """Take over what the store knows of a candidate on a problem. Returns whether it knew anything."""
-        return self.members[0].recall(evidence, problem, variant)
+        return self.devices[0].recall(evidence, problem, variant)
 
     def is_linked(self, variant: Variant) -> bool:
         """Whether an object has been linked for the devices."""
@@ -334,12 +330,12 @@ class DevicePool:
 
     def each_member(self, job: Callable[[Measurer], object]) -> None:
         """Have every device do the job at the same time."""
-        waiting: list[Future[object]] = [self._threads[m].submit(job, m) for m in self.members]
+        waiting: list[Future[object]] = [self._threads[m].submit(job, m) for m in self.devices]
         try:
             for future in as_completed(waiting):
                 future.result()
         except BaseException:
-            self._working |= dict(zip(self.members, waiting, strict=True))
+            self._working |= dict(zip(self.devices, waiting, strict=True))
             self.abandon()
             raise
 
@@ -351,7 +347,7 @@ class DevicePool:
 
     def leave_out(self, member: Measurer) -> Device:
         """Leave out one of several devices for the whole build. The others do its work."""
-        self.members.remove(member)
+        self.devices.remove(member)
         self._gone.append(member)
         thread = self._threads.pop(member)
         thread.submit(member.bench.__exit__, None, None, None).result()
@@ -361,7 +357,7 @@ class DevicePool:
 
     def interrupt(self) -> None:
         """Kill what the devices are doing. Another thread calls this, repeatedly."""
-        for member in self.members:
+        for member in self.devices:
             member.bench.interrupt()
 
     def __enter__(self) -> DevicePool:

@@ -218,7 +218,7 @@ def _tune_on(
             )
             if pool.slow_reference:
                 session.progress.line(f"note: {pool.slow_reference}")
-            for line in pool.told() if len(pool.members) > 1 else ():
+            for line in pool.told() if len(pool.devices) > 1 else ():
                 session.progress.line(f"{target.name}: {line}")
         if target.on_host and session.older is not None:
             _complete_from(session, session.older, pool, evidences, by_operator)
@@ -276,7 +276,7 @@ def _plan_on(
     session: Session, pool: DevicePool, evidences: Sequence[Evidence], *, quiet: bool
 ) -> tuple[TuningPlan, WorkBuilder]:
     """What is wanted of operators on a pool's devices within its turn, and what does it."""
-    limits = Constraints(quiet, session.jobs_of("cxx").count, lambda: len(pool.members))
+    limits = Constraints(quiet, session.jobs_of("cxx").count, lambda: len(pool.devices))
     turn, plan = pool.turn, TuningPlan(evidences, pool.turn, pool, limits)
 
     def compiled() -> None:
