@@ -34,6 +34,16 @@ def architectures(path: Path) -> list[int]:
     return found
 
 
+def test_another_host_compiler_is_another_toolchain_but_not_for_device_code(tmp_path: Path) -> None:
+    """tests/integration/test_cuda.py holds that the device code is the same."""
+    other = tmp_path / "g++"
+    other.write_text('#!/bin/sh\nexec g++ "$@" -O1\n')
+    other.chmod(0o755)
+    chains = [TOOLCHAIN, NvccToolchain({**os.environ, "CXX": str(other)})]
+    assert len({str(chain.identity()) for chain in chains}) == 2
+    assert len({str(chain.device_identity(chain.identity())) for chain in chains}) == 1
+
+
 def test_only_the_baseline_holds_ptx(objects: dict[str, Path]) -> None:
     for target, path in objects.items():
         data = path.read_bytes()
