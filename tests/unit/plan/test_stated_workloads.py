@@ -15,7 +15,7 @@ from aot_tune.bench.devices.cuda import device_of
 from aot_tune.compile import target_by_name
 from aot_tune.plan.preflight import check_memory
 from aot_tune.plan.stated_workloads import ReadWorkload, read_workload
-from aot_tune.spec import Operator, Problem, stride
+from aot_tune.spec import Operator, Problem, problem, stride
 from aot_tune.spec.workload import WeightedProblem
 from aot_tune.support.errors import BuildError, Mistakes, OptionError, SpecError
 
@@ -45,6 +45,20 @@ def written(path: Path, *lines: object) -> Path:
 
 def problems_of(found: ReadWorkload, name: str) -> tuple[WeightedProblem, ...]:
     return found.plan.operators[name].problems
+
+
+def test_a_line_takes_the_form_in_which_its_problem_is_recorded(tmp_path: Path) -> None:
+    recorded = problem(M=17, N=19, K=23, dtypes={"T": "bf16"}, strides={"b": (1, 23)})
+    line = GEMM | {"dims": recorded.dims}
+    turned = {"strides": {"b": [1, 23], "a": [23, 1]}, "alignment": {"a": 64}}
+    file = written(tmp_path / "w.jsonl", line | {"order": {"b": [1, 0]}, "weight": 0.5}, line | turned)
+    assert problems_of(read(file, recorded=[recorded]), "gemm") == (WeightedProblem(problem=recorded, weight=1.5),)
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        read(written(tmp_path / "w.jsonl", GEMM | {"weight": 0}, "{", GEMM | {"dims": {}}))
+    assert [f"w.jsonl:{n}: " in str(one) for n, one in enumerate(caught.value.several, 1)] == [True] * 3
 
 
 def test_files_replace_or_join_what_is_declared(tmp_path: Path) -> None:
