@@ -130,6 +130,13 @@ def test_a_fragment_that_contradicts_its_operator(fragment: Any, what: str) -> N
     assert raised.value.what.startswith("operator 'made': fragment 'f'")
 
 
+def test_what_is_wrong_is_told_at_once() -> None:
+    with pytest.raises(SpecError) as raised:
+        make(x + el.scalar("beta"), f=Fragment("q", x + el.scalar("gamma")))
+    assert "'beta'" in str(raised.value)
+    assert "'gamma'" in str(raised.value)
+
+
 def test_names_that_references_need_are_no_arguments() -> None:
     with pytest.raises(SpecError, match="a fragment is called 'epilogue'"):
         dataclasses.replace(make(x), fragments={"epilogue": Fragment("q", x)})
