@@ -267,7 +267,7 @@ class OperatorFields:
         return frozenset(names).union(self.dims, attributes, dtypes)
 
     def _facts_anew(self, problem: Problem) -> dict[str, int]:
-        facts = dict(problem.dims)
+        facts = {d: problem.dims[d] for d in self.dims}  # a problem may list them in another order
         for tensor in self.tensors:
             present, alignment, axes = _facts_of(tensor.name, tensor.rank)
             facts[present] = int(self.is_present(problem, tensor))

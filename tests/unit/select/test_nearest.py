@@ -69,3 +69,11 @@ def test_of_equal_forms_the_first_counts() -> None:
     aligned = size(16, alignment={"a": 4})
     assert ranked(nearest(first=(size(16), ("x",)), second=(aligned, ("y",))), size(16)) == ("x",)
     assert ranked(nearest(first=(aligned, ("y",)), second=(size(16), ("x",))), size(16)) == ("y",)
+
+
+def test_extents_are_compared_by_dim_in_whatever_order_a_problem_lists_them() -> None:
+    tall, wide = problem(N=1, K=64, M=512), problem(M=1, N=512, K=64)
+    assert form_of(GEMM.facts(tall)).dims == (512, 1, 64)
+    known = nearest(tall=(tall, ("tall",)), wide=(wide, ("wide",)))
+    assert ranked(known, size(500, 2)) == ("tall",)
+    assert ranked(known, size(2, 500)) == ("wide",)
