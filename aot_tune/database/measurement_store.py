@@ -144,11 +144,11 @@ class _Text:
                 with contextlib.suppress(OSError, CorruptError, CacheError):
                     _Text(self.path, self._head, trusted=self._trusted)._compact(temporaries)
                 self._begin_anew()
-            new = {at: line for at, line in _by_code(candidates).items() if at not in self._candidates}
-            if self._added(encode_group(structs.replace(group, candidates=tuple(new.values())), self._head.digests)):
-                self._candidates |= new
-            else:
-                self._candidates |= _by_code(candidates)
+            lines = _by_code(candidates)
+            new = tuple(line for at, line in lines.items() if at not in self._candidates)
+            added = self._added(encode_group(structs.replace(group, candidates=new), self._head.digests))
+            self._candidates |= lines
+            if not added:
                 self._write_anew(self.groups, temporaries)
 
     def compact(self, temporaries: Path) -> None:

@@ -100,6 +100,17 @@ def test_a_candidate_is_in_a_text_once_and_again_after_damage(tmp_path: Path) ->
     assert path.read_bytes().count(b'{"candidate":') == count
 
 
+def test_a_text_that_replaces_a_refused_one_has_the_candidate(tmp_path: Path) -> None:
+    made = a_database()
+    first = msgspec.structs.replace(made, problems=(), measurements=made.measurements[:1])
+    path = in_store(tmp_path, first)
+    whole = path.read_bytes()
+    path.write_bytes(b"")
+    path.chmod(0o666)
+    assert in_store(tmp_path, first).read_bytes().count(b'{"candidate":') == whole.count(b'{"candidate":') == 1
+    assert path.with_name(f"{path.name}.refused").exists()
+
+
 def test_cuts_and_flipped_bytes_among_races_and_candidates_cost_their_group(tmp_path: Path) -> None:
     """Two groups if the byte was the end of the first. What is found is as it was measured."""
     made, rng = a_database(), random.Random(7)
