@@ -85,9 +85,9 @@ class _OpenProblem:
         """What waits: with or without generic variants."""
         return [e for e in self.waiting.values() if generic_too or not e.candidate.generic]
 
-    def rivals(self) -> list[Variant]:
+    def rivals(self, *, generic_too: bool) -> list[Variant]:
         """What waits and decides which followers are compiled."""
-        return [e for e in self.waiting.values() if competes(self.evidence, e)]
+        return [e for e in self.waits(generic_too=generic_too) if competes(self.evidence, e)]
 
     def best(self) -> float | None:
         """The best time in ns so far. Generic variants do not count."""
@@ -138,6 +138,7 @@ class TuningPlan:
         self._gains = Gains(turn.durations)
         self._costs: dict[str, dict[str, float]] = {}
         self._verified: set[str] = set()
+        self._linking: set[str] = set()
         self._readied: set[str] = set()
         self._resemblances: dict[int, tuple[int, Resemblances]] = {}
         self._fallen = {id(e): _fallen(e) for e in evidences}
@@ -163,14 +164,17 @@ class TuningPlan:
 
     def batch(self) -> CompileBatch | None:
         """See `WantedWork`."""
-        if self._turn.over or self._compiling or self.stops_compiling():
+        if self._turn.over or self._compiling:
             return None
+        if self.stops_compiling():
+            return self._finalists([self._open[n] for n in sorted(self._now)])
         variants, what = self._next_batch()
         made = [e for e in variants if e.object is not None]  # a probe was compiled before
         self._arrive(made)
         variants = [e for e in variants if e.object is None]
         if not variants:
-            return self._finalists()
+            waits = any(p.waits(generic_too=not self._limited) for p in self._open)
+            return None if self._running or waits or self._look_ahead() else self._finalists(self._open)
         self._compiling = {e.id: e for e in variants}
         self._compiles_since = self._turn.spent
         return CompileBatch(variants, self._evidences, what)
@@ -184,7 +188,7 @@ class TuningPlan:
             return self._gainful_batch(), ""
         if self._limits.quiet:
             return self._taken(self._left), self._evidences[0].target.name
-        if any(job.what == "race" for job, _ in self._running.values()):
+        if self._is_racing():
             return [], ""
         due = sorted(self._look_ahead(), key=self._when)
         if due:
@@ -228,27 +232,29 @@ class TuningPlan:
         taken = self._taken(self._left[: room or len(self._left)])
         return taken if room else []
 
-    def _finalists(self) -> CompileBatch | None:
-        """Entrants of races that only a record knew, and those that are not linked, once nothing else is to be done."""
-        waits = any(p.waits(generic_too=not self._limited) for p in self._open)
-        if self._limits.quiet or self._running or waits or self._look_ahead():
+    def _finalists(self, among: Iterable[_OpenProblem]) -> CompileBatch | None:
+        """Entrants of races that only a record knew, and those that are not linked, while no race is under way."""
+        if self._limits.quiet or self._is_racing():
             return None
         entrants: dict[str, Variant] = {}
-        for opened in self._open:
+        for opened in among:
             picked = finalists(opened.evidence, opened.problem)
             known = not picked or (all(e.object is not None for e in picked) and self._knows_race(opened, picked))
             entrants |= {} if known else {e.id: e for e in picked if e.id not in self._readied}
-        missing = [e for e in entrants.values() if e.object is None]
-        if not any(not self._known.is_linked(e) for e in entrants.values()):
+        if all(self._known.is_linked(e) for e in entrants.values()):
             return None
-        self._readied |= entrants.keys()
+        self._linking = set(entrants)
+        missing = [e for e in entrants.values() if e.object is None]
         self._compiling = {e.id: e for e in missing}
         self._compiles_since = self._turn.spent
         return CompileBatch(missing, self._evidences, "finalists" if missing else "", list(entrants.values()))
 
+    def _is_racing(self) -> bool:
+        return any(job.what == "race" for job, _ in self._running.values())
+
     def stops_compiling(self) -> bool:
-        """See `WantedWork`: the budget has ended, or the rest of it is needed for races."""
-        return self._limited and (self._turn.over or self._races_must_begin())
+        """See `WantedWork`: the budget has ended, or the rest of it is needed for races. These wait for links."""
+        return self._limited and (self._turn.over or (self._races_must_begin() and not self._linking))
 
     def arrived(self, variant: Variant) -> None:
         """See `WantedWork`. While devices wait for the whole batch, they get it in its order.
@@ -270,6 +276,8 @@ class TuningPlan:
     def compiled(self) -> None:
         """See `WantedWork`."""
         self._take_in()
+        self._readied |= self._linking
+        self._linking = set()
         rest, self._compiling = list(self._compiling.values()), {}
         self._spent_compiling += self._turn.spent - self._compiles_since
         now = [e for v in self._evidences for e in v.now(t for t in rest if t.id in v.variants)]
@@ -350,13 +358,13 @@ class TuningPlan:
         If a budget may end before all is done, races begin when the rest of it is needed for them.
         """
         if self._races_must_begin():
-            if self._compiling:  # they are ended first
+            if self._compiling or self._linking:  # they end first
                 return None
             if job := self._next_race(device, now=True):
                 return job
         if job := self._next_screens(device, generic_too=not self._limited):
             return job
-        if self._compiling or self._look_ahead():
+        if self._compiling or self._linking or self._look_ahead():
             return None
         if job := self._next_race(device, now=False):
             return job
@@ -367,7 +375,7 @@ class TuningPlan:
         while True:
             taken_up = self._now | self._running.keys()
             ready = [p for p in self._open if p.number not in taken_up and p.waits(generic_too=generic_too)]
-            deciding = [p for p in ready if p.awaited > 0.0 and p.rivals()]
+            deciding = [p for p in ready if p.awaited > 0.0 and p.rivals(generic_too=generic_too)]
             ready = deciding or ready
             ready.sort(key=lambda p: (-p.weight, -p.awaited * bool(deciding), p.rank, p.turn, p.number))
             if not ready:
@@ -375,7 +383,7 @@ class TuningPlan:
                     continue
                 return None
             opened = self._picked(device, ready)
-            taken = opened.rivals() if deciding else opened.waits(generic_too=generic_too)
+            taken = (opened.rivals if deciding else opened.waits)(generic_too=generic_too)
             if kept := self._without_passed(opened, taken):
                 return self._screens(opened, kept[: self._room(opened)], device)
 
@@ -393,6 +401,7 @@ class TuningPlan:
         passed = self._resemblances_of(opened.evidence).pass_over(opened.problem, taken)
         if passed:
             self._turn.spared(opened.task, len(passed))
+            self._changes += 1
         for variant in taken:
             if variant.id in passed:
                 del opened.waiting[variant.id]
@@ -593,9 +602,13 @@ class TuningPlan:
         return evidence.now(e for e in self._left if e.id in evidence.variants)
 
     def _unsettled(self, evidence: Evidence) -> set[str]:
-        """Ids of an operator's problems on which rivals wait or a device is at work."""
+        """Ids of an operator's problems on which rivals wait or a device is at work.
+
+        Under a budget, generic variants wait to the end.
+        """
         mine = (p for p in self._open if p.evidence is evidence)
-        return {p.problem.id for p in mine if p.number in self._running or p.rivals()}
+        waits = partial(_OpenProblem.rivals, generic_too=not self._limited)
+        return {p.problem.id for p in mine if p.number in self._running or waits(p)}
 
     def _resemblances_of(self, evidence: Evidence) -> Resemblances:
         count, resemblances = self._resemblances.get(id(evidence), (0, None))

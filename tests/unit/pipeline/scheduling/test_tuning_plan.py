@@ -5,10 +5,11 @@ from __future__ import annotations
 import heapq
 import io
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 from aot_tune.bench.protocol.measurement_records import Measurement
@@ -32,21 +33,19 @@ TIMES = Callable[[str, int], float | None]
 
 
 def operator(
-    name: str = "scale", problems: int = 3, weights: Mapping[str, float] | None = None, *, halves: bool = False
+    name: str = "scale", problems: int = 3, weights: Mapping[str, float] | None = None, *, dtypes: Sequence[str] = ()
 ) -> Operator:
-    """With `halves`, each problem is in bf16 and in f16, and a config in f16 follows the same one in bf16."""
+    """Each problem is in all `dtypes`, if any. A config in one of them follows the same one in that before it."""
     sizes = [{"N": 1 << (20 + i)} for i in range(problems)]
     workload = (
-        [problem(**n, dtypes={"T": t}) for t in ("bf16", "f16") for n in sizes]
-        if halves
-        else [problem(**n) for n in sizes]
+        [problem(**n, dtypes={"T": t}) for t in dtypes for n in sizes] if dtypes else [problem(**n) for n in sizes]
     )
-    held = "T" if halves else "f32"
+    held = "T" if dtypes else "f32"
     return Operator(
         name=name,
         dims=("N",),
         tensors=(Tensor("x", (N,), held), Tensor("out", (N,), held, output=True)),
-        dtypes={"T": ("bf16", "f16")} if halves else {},
+        dtypes={"T": tuple(dtypes)} if dtypes else {},
         reference=lambda xp, call: {"out": call.x},
         flops=N,
         workload=tuple(workload),
@@ -57,7 +56,7 @@ def operator(
                 "rows",
                 "r.j2",
                 parameters=(Parameter("UNROLL", tuple(range(64))),),
-                follows={"f16": "bf16"} if halves else {},
+                follows=dict(zip(dtypes[1:], dtypes, strict=False)),
             ),
         ),
     )
@@ -87,6 +86,8 @@ class Machine:
     `log` has what happened: the second, what, and of which problem and candidates. `fails` are devices that lose their
     workers at their first job.
     """
+
+    link_seconds = 0.3
 
     def __init__(
         self,
@@ -125,11 +126,10 @@ class Machine:
         self._into, self._arriving = batch.into, set()
         self._note("compile", batch.what, batch.variants)
         self._since = self.now
-        self.linked |= {e.id for e in batch.linked}
         for i, variant in enumerate(batch.variants):
             self._arriving.add(self._at((i // self.compilers + 1) * self.seconds[0], partial(self._arrives, variant)))
-        ends = -(-len(batch.variants) // self.compilers) * self.seconds[0]
-        self._arriving.add(self._at(ends, self._ended))
+        ends = -(-len(batch.variants) // self.compilers) * self.seconds[0] + bool(batch.linked) * self.link_seconds
+        self._arriving.add(self._at(ends, partial(self._ended, {e.id for e in batch.linked})))
 
     def _arrives(self, variant: Variant) -> Event:
         works = self.times(unroll(variant), 0) is not None
@@ -142,8 +142,9 @@ class Machine:
         self._since = self.now
         return Arrived(owner.variants[variant.id])
 
-    def _ended(self) -> Event:
+    def _ended(self, linked: Collection[str] = ()) -> Event:
         self._arriving = None
+        self.linked.update(linked)
         return CompilersEnded(self.error)
 
     def end_compiles(self) -> None:
@@ -177,22 +178,24 @@ class Machine:
         task = task_of(evidence.operator, on)
         entrants = finalists(evidence, on) if job.what == "race" else ()
         for variant in job.variants if job.what == "screen" else entrants:
-            ns = self.times(unroll(variant), on.dims["N"])
-            final = None if job.what == "screen" else (ns or 1.0,) * 5
-            measured: dict[str, Any] = {"status": "ok" if ns else "crashed", "screen": (ns,) * 2 if ns else ()}
-            measurement = Measurement(
-                candidate=variant.id, code=variant.code, problem=on, device="d", policy="p",
-                final=final, race="r" if final else None, **measured,
-            )  # fmt: skip
+            measurement = self.screen(variant, on)
             if job.what == "screen":
                 evidence.add_screen(measurement)
                 self._turn.screened(task, seconds / len(job.variants), 0.0, "")
             else:
-                evidence.add(measurement)
+                ns = measurement.ns or 1.0
+                evidence.add(msgspec.structs.replace(measurement, final=(ns,) * 5, race="r"))
         if job.what == "race":
             evidence.race_done(on.id)
             self._turn.raced(task, seconds, 0.0)
         return Measured(device, job)
+
+    def screen(self, variant: Variant, on: Any) -> Measurement:
+        ns = self.times(unroll(variant), on.dims["N"])
+        measured: dict[str, Any] = {"status": "ok" if ns else "crashed", "screen": (ns,) * 2 if ns else ()}
+        return Measurement(
+            candidate=variant.id, code=f"code {variant.id}", problem=on, device="d", policy="p", **measured
+        )
 
     def interrupt(self) -> None:
         for device, job in list(self.busy.items()):
@@ -249,13 +252,18 @@ def tune(
     quiet: bool = True,
     count: int = 6,
     seconds: float | None = None,
+    known: Iterable[str] = (),
 ) -> list[Evidence]:
-    """Tune operators on a machine; what is known then."""
+    """Tune operators on a machine; what is known then. An earlier build has screened what is `known`, by UNROLL."""
     target = CPU if quiet else GPU
     evidences = []
     for op in operators:
         evidence = Evidence(op, target, {})
         evidence.try_too(map(Proposal, variants_of(op, target, count)))
+        for variant in [e for e in evidence.variants.values() if unroll(e) in known]:
+            evidence.has_become(variant.id, Object(status="ok", digest=f"code {variant.id}"))
+            for on in evidence.workload:
+                evidence.add_screen(machine.screen(evidence.variants[variant.id], on))
         evidences.append(evidence)
     budget = Budget(seconds, machine.clock)
     turn = TuningTurn(Progress(io.StringIO(), machine.clock), Durations(ON_CPU if quiet else ON_GPU), budget)
@@ -263,7 +271,7 @@ def tune(
     limits = Constraints(quiet, machine.compilers, lambda: len(machine.devices))
     plan = TuningPlan(evidences, turn, machine, limits)
     builder = WorkBuilder(plan, machine, budget, machine.clock, quiet)
-    variants = [e for evidence in evidences for e in evidence.variants.values()]
+    variants = [e for evidence in evidences for e in evidence.variants.values() if e.object is None]
     turn.expect(evidences, variants)
     plan.add(variants)
     builder.run()
@@ -282,6 +290,7 @@ def screened(evidence: Evidence) -> dict[str, set[str]]:
     return {p: {unroll(evidence.variants[c]) for c in row} for p, row in evidence.measurements.items()}
 
 
+HALVES = ("bf16", "f16")
 ALL = {str(i) for i in range(6)} | {""}
 
 
@@ -349,6 +358,23 @@ def test_what_was_screened_beside_compilers_is_raced_before_a_budget_ends(second
     assert 0.9 * seconds <= machine.now <= 1.01 * seconds
 
 
+def test_what_an_earlier_build_screened_is_linked_and_raced_before_a_budget_ends() -> None:
+    """Its objects come from the cache, and nobody linked them."""
+    machine = Machine(usual, compile_seconds=4.0)
+    (evidence,) = tune(machine, [operator()], quiet=False, count=20, seconds=20.0, known=("0", "1", "2", ""))
+    assert machine.linked >= {e.id for e in evidence.variants.values() if unroll(e) in ("1", "2")}
+    assert all(any(m.final for m in row.values()) for row in evidence.measurements.values())
+    assert machine.now >= 0.9 * 20.0
+
+
+def test_nothing_races_beside_a_linker() -> None:
+    machine = Machine(usual, devices="ab", compile_seconds=4.0)
+    tune(machine, [operator()], quiet=False, count=4, known=("0", "1", "2", "3", ""))
+    assert [what for _, what, *_ in machine.log] == ["compile", "race", "race", "race"]
+    links, *races = (at for at, *_ in machine.log)
+    assert min(races) >= links + machine.link_seconds
+
+
 def test_what_is_ready_is_screened_on_all_problems_before_what_arrives_meanwhile() -> None:
     machine = Machine(usual, compilers=1, compile_seconds=2.0, screen_seconds=1.1)
     (evidence,) = tune(machine, [operator(problems=4)], quiet=False)
@@ -395,7 +421,7 @@ def test_several_devices_share_the_work(devices: str, factor: float) -> None:
 @pytest.mark.parametrize("devices", ["a", "ab"])
 def test_what_follows_a_leader_is_compiled_once_the_leader_was_among_the_best(devices: str) -> None:
     machine = Machine(usual, devices=devices)
-    (evidence,) = tune(machine, [operator(halves=True)], quiet=False)
+    (evidence,) = tune(machine, [operator(dtypes=HALVES)], quiet=False)
     leaders, followers = (tried for _, what, tried in machine.did("compile") if what != "finalists")
     assert sorted(leaders) == sorted(["0", "1", "2", "3", "4", "5", "", ""])
     assert followers == ("4", "5")  # the next best took 7 % longer
@@ -404,6 +430,28 @@ def test_what_follows_a_leader_is_compiled_once_the_leader_was_among_the_best(de
     assert {p: tried for p, tried in screened(evidence).items() if "f16" in p and "bf16" not in p} == {
         p.id: {"4", "5", ""} for p in evidence.workload if p.dtypes
     }
+
+
+def test_what_is_passed_over_may_let_a_follower_be_compiled_before_any_race() -> None:
+    """The last that is ready in f16 is passed over where it was slow in bf16. Then all is known of what f32 follows."""
+    small = 1 << 20  # the first config is best for what is larger, the second for this
+    machine = Machine(
+        lambda c, n: 9.0 * n if not c else (1.0 + ((c == "0") == (n <= small))) * n, compilers=1, compile_seconds=4.0
+    )
+    tune(machine, [operator(problems=2, dtypes=(*HALVES, "f32"))], quiet=False, count=2)
+    whats = [what for _, what, *_ in machine.log]
+    assert whats.count("compile") == 3
+    assert "compile" not in whats[whats.index("race") :]
+
+
+def test_within_a_budget_generic_variants_decide_nothing() -> None:
+    """They are screened once first, and wait to the end on all other problems."""
+    machine = Machine(usual, compile_seconds=1.0)
+    (evidence,) = tune(machine, [operator(dtypes=HALVES)], quiet=False, seconds=100.0)
+    screens = [tried for *_, tried in machine.did("screen")]
+    assert screens[:2] == screens[-4:-2] == screens[-2:] == [("",), ("",)]
+    assert sum("" in tried for tried in screens) == 6
+    assert screened(evidence)[evidence.workload[-1].id] == {"4", "5", ""}
 
 
 def test_a_device_that_has_nothing_to_screen_races_early() -> None:
