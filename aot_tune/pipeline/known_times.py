@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +23,7 @@ __all__ = [
     "choice_costs_of",
     "costs_of",
     "fails",
+    "mean_logs",
     "processors_of",
     "tie_band",
     "times_of",
@@ -96,6 +98,19 @@ def costs_of(table: Measurements, times: Costs) -> Costs:
         limit = _tie_limit(medians, row, medians)
         costs[problem] = {c: best if row[c].final and t <= limit else t for c, t in medians.items()}
     return costs
+
+
+def mean_logs(table: Measurements, among: Collection[str]) -> dict[str, float]:
+    """How far candidates were from the best of these: mean natural logarithms over the problems where each has a time.
+
+    Races count no more than screens.
+    """
+    logs: dict[str, list[float]] = {}
+    for row in table.values():
+        times = {c: m.ns for c, m in row.items() if m.ns is not None and c in among}
+        for candidate, time in times.items():
+            logs.setdefault(candidate, []).append(math.log(time / min(times.values())))
+    return {c: statistics.fmean(values) for c, values in logs.items()}
 
 
 def choice_costs_of(table: Measurements, times: Costs, vendors: Collection[str]) -> Costs:

@@ -9,7 +9,6 @@ compile, and races come when nothing compiles.
 from __future__ import annotations
 
 import math
-import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 from aot_tune.compile import Variant
 from aot_tune.pipeline.build_time import TuningTurn, expected_seconds, task_of
 from aot_tune.pipeline.evidence import Evidence
+from aot_tune.pipeline.known_times import mean_logs
 from aot_tune.pipeline.measuring.builder import CompileBatch, Job
 from aot_tune.pipeline.measuring.measure import finalists
 from aot_tune.pipeline.pruning import Resemblances, awaited, competes, follows_another, may_come, rank_of, to_compile
@@ -561,7 +561,8 @@ class TuningPlan:
     def _screen_best(self, opened: _OpenProblem) -> Job:
         operator = opened.task.operator
         if operator not in self._costs:
-            self._costs[operator] = _mean_costs(opened.evidence)
+            evidence = opened.evidence
+            self._costs[operator] = mean_logs(evidence.measurements, evidence.variants)
         chosen = [e.id for e in opened.waits(generic_too=False)] or list(opened.waiting)
         return self._screens(opened, [opened.waiting[most_promising(self._costs[operator], chosen)]])
 
@@ -673,16 +674,6 @@ class _Homes:
 def _fallen(evidence: Evidence) -> int:
     """How many candidates failed or did not compile."""
     return len(evidence.broken) + sum(e.does_not_compile for e in evidence.variants.values())
-
-
-def _mean_costs(evidence: Evidence) -> dict[str, float]:
-    """By candidate, how far it was from the best: the mean natural logarithm over the problems where it has a time."""
-    logs: dict[str, list[float]] = {}
-    for row in evidence.measurements.values():
-        times = {c: m.ns for c, m in row.items() if m.ns is not None and c in evidence.variants}
-        for candidate, time in times.items():
-            logs.setdefault(candidate, []).append(math.log(time / min(times.values())))
-    return {c: statistics.fmean(values) for c, values in logs.items()}
 
 
 def _in_turn(variants: list[Variant], weight: Callable[[Variant], float]) -> list[Variant]:
