@@ -28,7 +28,6 @@ from aot_tune.select import Term, Tree
 from aot_tune.spec import Expr, Operator, dtype_index
 from aot_tune.spec.calls import BoundDim, bound_dims
 from aot_tune.spec.targets import TILES_LEVEL
-from aot_tune.support.errors import ManifestError
 
 __all__ = ["render_dispatch"]
 
@@ -218,7 +217,6 @@ def _table(index: int, target: TargetTable, fact: Fact) -> str:
     return "\n".join([*lines, "};"])
 
 
-_LOCALS = frozenset(("buffer", "size", "tuned", "made", "taken"))
 _CHUNK = 96
 
 
@@ -246,9 +244,6 @@ def render_dispatch(spec: LibrarySpec, manifest: str) -> str:
 
 def _operator(spec: LibrarySpec, table: OperatorTable) -> str:
     op = table.operator
-    for name in op.arguments:
-        if name in _LOCALS:
-            raise ManifestError(f"operator {op.name!r}: the argument {name!r} has a reserved name", fix="rename it")
     exec_, base = "const aot_tune_exec* exec", f"{spec.prefix}_{op.name}"
     arguments = (op.tensors, op.scalars, op.attributes)
     return render_template(

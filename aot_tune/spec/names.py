@@ -24,7 +24,7 @@ _RESERVED = frozenset(
     raise with yield None True False
     """.split()  # noqa: SIM905 - a list of a hundred lines is not clearer
 )
-_ARGUMENTS = frozenset(("buffer", "exec", "size", "stream", "tuned", "workspace", "workspace_size"))
+_ARGUMENTS = frozenset(("buffer", "exec", "made", "size", "stream", "taken", "tuned", "workspace", "workspace_size"))
 
 
 def check_identifier(name: object, what: str, *, argument: bool = False) -> str:

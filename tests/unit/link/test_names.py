@@ -33,7 +33,7 @@ def test_names_of_the_librarys_own() -> None:
     for name in ("manifest", "preload", "last_error", "is_tuned", "explain", "operators", "CallError"):
         with pytest.raises(SpecError, match=f"operator '{name}' has a reserved name"):
             dataclasses.replace(linked.norm_operator(), name=name)
-    for name in ("size", "buffer", "tuned", "workspace"):
+    for name in ("size", "buffer", "tuned", "workspace", "made", "taken"):
         for make in (lambda n: Tensor(n, (N,)), Scalar, lambda n: Attribute(n, ("x",))):
             with pytest.raises(SpecError, match=f"'{name}' is a reserved name"):
                 make(name)
