@@ -11,15 +11,16 @@ namespace aot_tune {
 // The axes of a tensor from the slowest to the fastest. False if they are in that order already, or if some
 // are broadcast. An axis of extent 1 counts as in a row-major tensor.
 inline bool axes_in_memory(const DLTensor* tensor, int* order) {
-  if (tensor == nullptr || tensor->strides == nullptr || tensor->ndim > kMaxRank) return false;
-  int64_t steps[kMaxRank];
+  if (tensor == nullptr || tensor->shape == nullptr || tensor->strides == nullptr || tensor->ndim > kMaxRank)
+    return false;
+  uint64_t steps[kMaxRank];
   bool other = false;
   for (int axis = tensor->ndim - 1; axis >= 0; --axis) {
     const int64_t stride = tensor->strides[axis];
     const bool last = axis == tensor->ndim - 1;
-    steps[axis] = stride < 0 ? -stride : stride;
+    steps[axis] = stride < 0 ? 0 - static_cast<uint64_t>(stride) : static_cast<uint64_t>(stride);
     if (tensor->shape[axis] == 1)
-      steps[axis] = last ? 1 : tensor->shape[axis + 1] * steps[axis + 1];
+      steps[axis] = last ? 1 : static_cast<uint64_t>(tensor->shape[axis + 1]) * steps[axis + 1];
     else if (stride == 0)
       return false;
   }

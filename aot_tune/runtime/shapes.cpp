@@ -54,6 +54,11 @@ int32_t fold_one(const OperatorInfo& op, const TensorInfo& info, int count, cons
   return AOT_TUNE_OK;
 }
 
+__attribute__((cold)) int32_t no_room(const OperatorInfo& op, const TensorInfo& info) noexcept {
+  return fail(AOT_TUNE_ERROR_NULL, "%s: infer has nowhere to write '%s' to: its place in 'taken' is NULL",
+              op.name, info.name);
+}
+
 bool is_same(const Leading& leading, int count, const int64_t* shape) noexcept {
   if (leading.count != count) return false;
   for (int i = 0; i < count; ++i) {
@@ -84,6 +89,7 @@ int32_t fold(const OperatorInfo& op, const DLTensor** tensors, DLTensor* const* 
                   Tuple(leading->extents, leading->count).text);
     }
     if (count == 1) continue;
+    if (taken[i] == nullptr) return no_room(op, info);
     if (int32_t status = fold_one(op, info, count, tensors + i, taken[i])) return status;
   }
   return AOT_TUNE_OK;
@@ -94,6 +100,7 @@ int32_t unfold(const OperatorInfo& op, const Leading& leading, DLTensor* const* 
   for (int i = 0; i < op.tensor_count; ++i) {
     const TensorInfo& info = op.tensors[i];
     if (made[i] == nullptr || !info.output || !info.folds || leading.count < 0) continue;
+    if (taken[i] == nullptr) return no_room(op, info);
     DLTensor &out = *made[i], &one = *taken[i];
     int64_t* const shape = one.shape;
     int64_t* const strides = one.strides;

@@ -232,6 +232,12 @@ void shapes() {
   CHECK(y.tensor.ndim == 3 && y.shape[0] == 2 && y.shape[1] == 3 && y.shape[2] == 4 && y.strides[0] == 12);
   CHECK(folded.tensor.ndim == 2 && folded.shape[0] == 6 && folded.shape[1] == 4 && folded.strides[0] == 4);
   CHECK(made.tensor.ndim == 2 && made.shape[0] == 6 && made.shape[1] == 4);
+  DLTensor* const none[] = {nullptr, nullptr};
+  DLTensor* const first[] = {&folded.tensor, nullptr};
+  for (DLTensor* const* few : {none, first}) {
+    CHECK(infer<Scale>({{&x.tensor, nullptr}, {2.0f}, {0}}, outputs, few) == AOT_TUNE_ERROR_NULL);
+    CHECK(std::strstr(last_error(), few == none ? "'x' to: its place in 'taken'" : "'y' to:") != nullptr);
+  }
   x.strides[0] = 13;
   CHECK(infer<Scale>({{&x.tensor, nullptr}, {2.0f}, {0}}, outputs, taken) == AOT_TUNE_ERROR_LAYOUT);
   x.shape[1] = -3;
@@ -241,6 +247,17 @@ void shapes() {
   CHECK(infer<Scale>({{nullptr, nullptr}, {2.0f}, {0}}, outputs, taken) == AOT_TUNE_ERROR_NULL);
   x.tensor.ndim = 9;
   CHECK(infer<Scale>({{&x.tensor, nullptr}, {2.0f}, {0}}, outputs, taken) == AOT_TUNE_ERROR_RANK);
+}
+
+// What a call does not check before infer does.
+void orders() {
+  Matrix like(1, INT64_MAX), made(2, 3);
+  like.strides[1] = INT64_MIN;
+  lay_out_like(&like.tensor, &made.tensor);
+  like.tensor.shape = nullptr;
+  made.strides[0] = 1, made.strides[1] = 2;
+  lay_out_like(&like.tensor, &made.tensor);
+  CHECK(made.strides[0] == 3 && made.strides[1] == 1);
 }
 
 }  // namespace
@@ -256,6 +273,7 @@ int main() {
   decisions();
   calls();
   shapes();
+  orders();
   std::printf("%d failures\n", failures);
   return failures == 0 ? 0 : 1;
 }
