@@ -163,7 +163,7 @@ def _simt(name: str, b: tuple[Expr, ...]) -> Kernel:
 _FEW_ROWS = {"M": MROWS, "N": 8 * NT * WN, "K": 32 * KC * WK}
 """The tile of blocks whose warps share columns and K; in f32, a step is 32 of it."""
 
-# In 16 bits `cuda_thin` is faster, and for one row kernels whose weights go straight into registers are.
+# In 16 bits `cuda_thin` is faster, and for one row `triton_gemv` is.
 _SHARED_COLUMNS: dict[str, Any] = {
     "template": "gemm/cuda/few_rows/weights_by_columns.cu.j2",
     "backend": "nvcc",
