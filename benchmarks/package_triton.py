@@ -18,8 +18,8 @@ from aot_tune.render.triton.binding import Argument, bind, inspection_of, resolv
 from aot_tune.render.triton.specialize import known_value
 from aot_tune.spec import DTYPES, OPTIONS, Buffer, Config, Descriptor, Expr, Kernel, Operator, Problem
 from aot_tune.spec.load_operators import load_operator, operator_folders
+from aot_tune.triton.ask_declarations import Inspections, read_functions, with_declarations
 from aot_tune.triton.installed import load
-from aot_tune.triton.read_declarations import Inspections, read_functions, with_declarations
 
 __all__ = ["TEMPLATES", "forced_kernels", "is_package", "jit_function", "launcher", "public", "read_operators"]
 

@@ -16,7 +16,7 @@ from aot_tune.compile import generic_targets, target_by_name, toolchain_for
 from aot_tune.render import Rendered, Renderer, candidates_for, resolved
 from aot_tune.spec import Operator, Target
 from aot_tune.spec.load_operators import load_operators
-from aot_tune.triton.read_declarations import read_functions, with_declarations
+from aot_tune.triton.ask_declarations import read_functions, with_declarations
 
 EXAMPLE = ROOT / "examples" / "triton_package"
 

@@ -50,7 +50,7 @@ from aot_tune.spec.load_operators import (
     template_paths,
 )
 from aot_tune.support.errors import AotTuneError, BuildError, DatabaseError, Mistakes, OptionError, ToolchainError
-from aot_tune.triton.read_declarations import read_functions, with_declarations
+from aot_tune.triton.ask_declarations import read_functions, with_declarations
 
 __all__ = ["add_records"]
 

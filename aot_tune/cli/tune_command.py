@@ -178,7 +178,7 @@ def _ended(process: subprocess.Popen[bytes]) -> int:
 
 def _tune_planned(given: argparse.Namespace) -> int:
     with end_with_the_build():  # first, because the imports below are slow
-        from aot_tune.pipeline.tune_plan import TuneOrder, tune_records
+        from aot_tune.pipeline.tune_library import TuneOrder, tune_records
 
         order = TuneOrder(out=given.out, operators=tuple(given.operator), named=given.named, seconds=given.seconds)
         recorded = tune_records(given.directory, order)

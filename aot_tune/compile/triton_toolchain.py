@@ -43,9 +43,9 @@ from aot_tune.support.installed_paths import RUNTIME
 from aot_tune.support.run_program import Finished, compiler_environment, key_environment, run
 from aot_tune.support.storage import scratch_folder
 from aot_tune.triton.absent_devices import DEVICES, target_of
+from aot_tune.triton.ask_declarations import template_roots
 from aot_tune.triton.compile_pool import CompilerDiedError, CompilerSetup, TimedOutError, pool
 from aot_tune.triton.installed import find_triton
-from aot_tune.triton.read_declarations import template_roots
 from aot_tune.triton.triton_messages import CompileRequest, Image
 
 __all__ = [

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aot_tune.expr.array_values import divided
-from aot_tune.expr.integers import FUNCTIONS, Expr, Facts, python_function
+from aot_tune.expr.integer_expressions import FUNCTIONS, Expr, Facts, python_function
 
 __all__ = ["Calls"]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn, Union
 
-from aot_tune.expr.integers import Expr
+from aot_tune.expr.integer_expressions import Expr
 from aot_tune.expr.nodes import OPERATORS, ExprNode
 from aot_tune.support.errors import SpecError
 

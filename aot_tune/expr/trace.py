@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from aot_tune.expr.integers import Expr, as_expr, deciding, where
+from aot_tune.expr.integer_expressions import Expr, as_expr, deciding, where
 from aot_tune.support.errors import SpecError
 
 __all__ = ["trace"]

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from aot_tune.expr.integers import FUNCTIONS
+from aot_tune.expr.integer_expressions import FUNCTIONS
 from aot_tune.signatures.call_checks import CallChecks
 from aot_tune.signatures.operator_signature import OperatorSignature, ScalarSignature, TensorSignature, read_signatures
 from aot_tune.support.errors import AotTuneError

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 
 from aot_tune.compile import Variant
-from aot_tune.expr.integers import EXTENT, checked_cpp, is_plain
+from aot_tune.expr.integer_expressions import EXTENT, checked_cpp, is_plain
 from aot_tune.link.library_records import (
     ExpectedTime,
     LibrarySpec,

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from aot_tune.expr.integers import checked_cpp, is_plain
+from aot_tune.expr.integer_expressions import checked_cpp, is_plain
 from aot_tune.link.library_records import FAMILIES, LibrarySpec
 from aot_tune.link.signature import (
     braced,

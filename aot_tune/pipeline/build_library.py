@@ -22,7 +22,7 @@ from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.filling_in import stand_in, without_wrong
 from aot_tune.pipeline.shipping.finish import choose, finish, keep_texts
 from aot_tune.pipeline.shipping.verify_linked import plan_checks
-from aot_tune.pipeline.tune_plan import begun_or_resumed, opened_session, tune_plan
+from aot_tune.pipeline.tune_library import begun_or_resumed, opened_session, tune_library
 from aot_tune.plan.library_plan import Paths, Plan, read_plan
 from aot_tune.plan.options import TOLERANT
 from aot_tune.report.report_records import Report
@@ -136,7 +136,7 @@ def _evidence(session: Session) -> dict[str, list[Evidence]]:
     if session.options.mode in ("generic", "compile"):
         return {name: [] for name in session.operators}
     _tell_ties(session)
-    return replay_all(session) if session.options.replays else tune_plan(session)
+    return replay_all(session) if session.options.replays else tune_library(session)
 
 
 def _tell_ties(session: Session) -> None:

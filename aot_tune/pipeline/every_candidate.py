@@ -35,7 +35,7 @@ from aot_tune.support.errors import AotTuneError, BuildError
 from aot_tune.support.progress import Progress
 from aot_tune.support.run_program import run
 from aot_tune.support.storage import scratch_folder
-from aot_tune.triton.read_declarations import ADDRESS_SPACE, child_environment
+from aot_tune.triton.ask_declarations import ADDRESS_SPACE, child_environment
 
 __all__ = ["compile_every_candidate", "compile_operators", "tell_failures"]
 

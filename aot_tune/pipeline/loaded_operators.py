@@ -10,7 +10,7 @@ from pathlib import Path
 from aot_tune.plan.library_plan import Plan
 from aot_tune.spec import Operator
 from aot_tune.spec.load_operators import load_operators
-from aot_tune.triton.read_declarations import with_declarations
+from aot_tune.triton.ask_declarations import with_declarations
 
 __all__ = ["baseline_versions", "stated_operators"]
 

@@ -48,7 +48,7 @@ from aot_tune.support.errors import BuildError, Mistakes, SpecError
 from aot_tune.support.installed_paths import PACKAGE, package_code, project_files
 from aot_tune.support.limits import usable_cores
 from aot_tune.support.storage import cache_location, check_folder, write_changed
-from aot_tune.triton.read_declarations import Inspections, read_functions, with_declarations
+from aot_tune.triton.ask_declarations import Inspections, read_functions, with_declarations
 
 __all__ = ["Paths", "Plan", "Request", "input_files", "make_plan", "read_plan", "write_plan"]
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from aot_tune.expr.integers import Ratio, Root
+from aot_tune.expr.integer_expressions import Ratio, Root
 from aot_tune.render.candidate import Candidate, requirements
 from aot_tune.render.environment import Environment, Hooks, SourceLine, map_lines, mark_lines
 from aot_tune.render.template_functions import NARROW, SYMBOL, TENSOR, CudaFunctions, CxxFunctions, cpp_text

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from aot_tune.expr.integers import EXTENT, FUNCTIONS, Expr, python_function
+from aot_tune.expr.integer_expressions import EXTENT, FUNCTIONS, Expr, python_function
 from aot_tune.signatures.operator_signature import OperatorSignature, TensorSignature
 
 __all__ = ["CallChecks"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from aot_tune.expr.integers import EXTENT, Expr
+from aot_tune.expr.integer_expressions import EXTENT, Expr
 from aot_tune.support.errors import AotTuneError
 
 __all__ = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aot_tune.expr.formulas import Formula, FormulaLike
-from aot_tune.expr.integers import (
+from aot_tune.expr.integer_expressions import (
     Expr,
     Facts,
     alignment,

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from aot_tune.expr.integers import EXTENT, Expr, all_of, dim
+from aot_tune.expr.integer_expressions import EXTENT, Expr, all_of, dim
 from aot_tune.spec.dtypes import dtype
 from aot_tune.spec.generators import ROWWISE, Drawn
 from aot_tune.spec.kernel import Kernel, may_serve

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from aot_tune.expr.array_values import evaluate_program
 from aot_tune.expr.formulas import BOOLEAN, FLOAT, INTEGER, Builder, Formula, Instruction, Program, pruned, shown
-from aot_tune.expr.integers import Expr
+from aot_tune.expr.integer_expressions import Expr
 from aot_tune.spec import elementwise as el
 from aot_tune.spec.dtypes import DTYPES
 from aot_tune.spec.fragments import EPILOGUE, AddTensor, Compute, Epilogue, EpilogueStep, Fragment

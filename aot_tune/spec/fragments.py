@@ -8,7 +8,7 @@ from dataclasses import InitVar, dataclass, field
 from functools import reduce
 
 from aot_tune.expr.formulas import Formula, FormulaLike, as_formula
-from aot_tune.expr.integers import Expr, ExprLike, as_expr, attribute, present
+from aot_tune.expr.integer_expressions import Expr, ExprLike, as_expr, attribute, present
 from aot_tune.spec.names import check_identifier
 from aot_tune.support.errors import SpecError
 

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from types import FunctionType
 from typing import Any, Literal
 
-from aot_tune.expr.integers import Expr, ExprLike, as_expr
+from aot_tune.expr.integer_expressions import Expr, ExprLike, as_expr
 from aot_tune.spec.dtypes import DType
 from aot_tune.spec.names import check_among
 from aot_tune.spec.targets import refuse_device_facts

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from types import MappingProxyType
 
-from aot_tune.expr.integers import Expr, ExprLike, Facts, all_of, as_expr, parameter
+from aot_tune.expr.integer_expressions import Expr, ExprLike, Facts, all_of, as_expr, parameter
 from aot_tune.spec.names import check_identifier, check_several, check_template_path
 from aot_tune.spec.native_function import NativeFunction, backend_of_suffix
 from aot_tune.spec.problem import Problem

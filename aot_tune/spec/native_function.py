@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from aot_tune.expr.integers import Expr, ExprLike, Ratio, Root, as_expr
+from aot_tune.expr.integer_expressions import Expr, ExprLike, Ratio, Root, as_expr
 from aot_tune.spec.dtypes import dtype
 from aot_tune.spec.triton_function import Buffer, DTypeOf
 from aot_tune.support.errors import SpecError

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from aot_tune.expr.integers import Expr
+from aot_tune.expr.integer_expressions import Expr
 from aot_tune.spec.calls import bound_dims, check_aliases, check_call, check_fold, check_layouts, check_work
 from aot_tune.spec.dtypes import DTYPES, DType, dtype
 from aot_tune.spec.fragment_programs import check_fragments

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from aot_tune.expr.integers import Expr, all_of, as_expr
+from aot_tune.expr.integer_expressions import Expr, all_of, as_expr
 from aot_tune.spec.dtypes import DType, dtype
 from aot_tune.spec.fragments import Activate, AddTensor, Epilogue, Fragment
 from aot_tune.spec.generators import Generator, IntegerSums

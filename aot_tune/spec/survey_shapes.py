@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from aot_tune.expr.integers import all_of
+from aot_tune.expr.integer_expressions import all_of
 from aot_tune.spec.calls import extents_exist
 from aot_tune.spec.operator import Operator
 from aot_tune.spec.problem import Problem

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from aot_tune.expr.integers import Expr, ExprLike, as_expr
+from aot_tune.expr.integer_expressions import Expr, ExprLike, as_expr
 from aot_tune.spec.dtypes import DTYPES, DType, dtype
 from aot_tune.spec.generators import Values, normal
 from aot_tune.spec.names import check_identifier, check_several

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.expr.integers import Expr, Ratio, Root
+from aot_tune.expr.integer_expressions import Expr, Ratio, Root
 from aot_tune.spec.dtypes import dtype
 from aot_tune.spec.fragments import FragmentOf
 from aot_tune.spec.names import check_among, check_identifier, check_several

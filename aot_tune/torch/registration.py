@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from aot_tune.expr.integers import FUNCTIONS
+from aot_tune.expr.integer_expressions import FUNCTIONS
 from aot_tune.signatures.call_checks import CallChecks
 from aot_tune.signatures.operator_signature import OperatorSignature, Overload, ScalarSignature, read_signatures
 from aot_tune.torch.backward import Backward, check_backward, refuse_transforms, register_backward

@@ -25,7 +25,7 @@ from aot_tune.support.limits import note_peak
 from aot_tune.support.processes import peak_bytes, resident_bytes, stat_of
 from aot_tune.support.run_program import adopt, disown, group_seconds
 from aot_tune.support.storage import scratch_folder
-from aot_tune.triton.read_declarations import ADDRESS_SPACE, child_environment
+from aot_tune.triton.ask_declarations import ADDRESS_SPACE, child_environment
 from aot_tune.triton.triton_messages import CompileReply, CompileRequest, CompilerReady
 
 __all__ = ["CompilerDiedError", "CompilerPool", "CompilerSetup", "TimedOutError", "pool"]

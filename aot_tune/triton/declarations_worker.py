@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.expr.integers import as_expr
+from aot_tune.expr.integer_expressions import as_expr
 from aot_tune.expr.trace import trace
 from aot_tune.render.triton.recipe import of_data
 from aot_tune.spec import AMD_OPTIONS, DTYPES, OPTIONS, Declarations, Expr, Facts, parameter, present

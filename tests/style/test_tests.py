@@ -53,12 +53,12 @@ def is_private_text(node: ast.AST) -> bool:
 
 def test_a_test_knows_no_private_name_of_a_module() -> None:
     for lines in (
-        "from aot_tune.expr.integers import _BINARY",
+        "from aot_tune.expr.integer_expressions import _BINARY",
         "import aot_tune.vendor.cublaslt as lt\nlt._sample()",
         "import aot_tune.vendor.cublaslt\naot_tune.vendor.cublaslt._sample()",
         "from aot_tune.vendor import cublaslt\nx = cublaslt._sample",
         "from aot_tune.vendor import cublaslt\nmonkeypatch.setattr(cublaslt, '_sample', 1)",
-        "module = importlib.import_module('aot_tune.expr.integers')\nmodule._BINARY",
+        "module = importlib.import_module('aot_tune.expr.integer_expressions')\nmodule._BINARY",
     ):
         assert len(private_names(lines)) == 1, lines
     for path in MODULES:

@@ -49,7 +49,7 @@ PROTOCOL = 7
 class InterpreterRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One config of a Triton kernel of the operator in `folder`. It is run on a check as it would run on the target.
 
-    `inspections` is what the kernel's function declares, see `triton.read_declarations`. `roots` are the
+    `inspections` is what the kernel's function declares, see `triton.ask_declarations`. `roots` are the
     folders that contain the files of functions.
     """
 

@@ -22,13 +22,13 @@ from aot_tune.bench.worker.inputs import Strided, fill, layout, scalar_values
 from aot_tune.bench.worker.reference_results import read_truth, write_truth
 from aot_tune.bench.worker.stored_elements import array_dtype
 from aot_tune.compile import target_by_name
-from aot_tune.expr.integers import Ratio, Root
+from aot_tune.expr.integer_expressions import Ratio, Root
 from aot_tune.render.triton.binding import Argument, bind, inspection_of, resolved
 from aot_tune.spec import DTYPES, DType, Expr, Kernel, Operator
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import AotTuneError
+from aot_tune.triton.ask_declarations import with_declarations
 from aot_tune.triton.interpreter import InterpretedTensor, call, descriptor_of, interpreted
-from aot_tune.triton.read_declarations import with_declarations
 from aot_tune.triton.triton_private import element_type
 
 __all__ = ["main"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.expr.integers import Ratio, Root
+from aot_tune.expr.integer_expressions import Ratio, Root
 from aot_tune.render.triton.recipe import of_data
 from aot_tune.spec import (
     OPTIONS,

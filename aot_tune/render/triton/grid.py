@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from aot_tune.expr.integers import as_expr
+from aot_tune.expr.integer_expressions import as_expr
 from aot_tune.render.triton.binding import Argument
 from aot_tune.spec import DTYPES, Expr, Operator, TritonFunction, stride, trace
 from aot_tune.support.errors import AotTuneError, RenderError, did_you_mean

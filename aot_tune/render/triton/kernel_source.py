@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from aot_tune.expr.integers import Root, as_expr
+from aot_tune.expr.integer_expressions import Root, as_expr
 from aot_tune.render.candidate import Candidate
 from aot_tune.render.environment import Hooks, text_templates
 from aot_tune.render.template_functions import CPP, SYMBOL, TENSOR, CxxFunctions, parameters

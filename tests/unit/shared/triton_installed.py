@@ -18,8 +18,8 @@ from places import SHARED
 from aot_tune.compile.triton_toolchain import TritonToolchain
 from aot_tune.spec import Expr, stride
 from aot_tune.support.errors import ToolchainError
+from aot_tune.triton.ask_declarations import ROOTS, child_environment, inspect
 from aot_tune.triton.installed import find_triton
-from aot_tune.triton.read_declarations import ROOTS, child_environment, inspect
 from aot_tune.triton.triton_messages import Answer, FunctionRequest, Given, InspectRequest, TensorFacts
 
 __all__ = [

@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from aot_tune.expr.integers import FUNCTIONS, python_function
+from aot_tune.expr.integer_expressions import FUNCTIONS, python_function
 from aot_tune.spec import Expr, ceildiv, dims, maximum, minimum, next_power_of_2, where
 
 

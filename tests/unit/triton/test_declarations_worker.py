@@ -13,7 +13,7 @@ from triton_installed import EACH_TRITON, FUNCTIONS, ONE_TRITON, ask, integer, p
 
 from aot_tune.spec import Declarations, Expr, dims, stride
 from aot_tune.support.errors import SentError, ToolchainError
-from aot_tune.triton.read_declarations import inspect
+from aot_tune.triton.ask_declarations import inspect
 from aot_tune.triton.triton_messages import Answer, FunctionRequest, Given, InspectRequest, ProblemFacts
 
 M, N = dims("M N")

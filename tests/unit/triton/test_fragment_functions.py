@@ -37,7 +37,7 @@ from aot_tune.spec import (
     stride,
 )
 from aot_tune.spec import elementwise as el
-from aot_tune.triton.read_declarations import child_environment, requests_of, with_declarations
+from aot_tune.triton.ask_declarations import child_environment, requests_of, with_declarations
 
 M, N = dims("M N")
 

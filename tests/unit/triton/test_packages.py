@@ -18,7 +18,7 @@ from aot_tune.compile.triton_toolchain import TritonToolchain
 from aot_tune.render import Renderer, candidates_for, resolved
 from aot_tune.spec import Kernel, Operator
 from aot_tune.spec.load_operators import load_operator
-from aot_tune.triton.read_declarations import ROOTS, read_functions, with_declarations
+from aot_tune.triton.ask_declarations import ROOTS, read_functions, with_declarations
 
 TEMPLATES = ROOT / "examples" / "from_packages" / "templates"
 OF = {"chunk_cumsum/fla": "fla", "rms_norm/liger": "liger_kernel", "scaled_int8_mm/torchao": "torchao"}

@@ -21,8 +21,8 @@ from aot_tune.render.triton.specialize import specialized_pins
 from aot_tune.spec import Config, Declarations, Kernel, Operator, Problem, Scalar, Tensor, TritonFunction, dims, problem
 from aot_tune.spec.load_operators import bundled_templates
 from aot_tune.support.errors import ToolchainError
+from aot_tune.triton.ask_declarations import read_functions
 from aot_tune.triton.installed import check_version
-from aot_tune.triton.read_declarations import read_functions
 
 N = dims("N")[0]
 

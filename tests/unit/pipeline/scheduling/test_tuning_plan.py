@@ -14,7 +14,7 @@ import pytest
 
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.compile import Object, Variant, target_by_name
-from aot_tune.expr.integers import dtype_index
+from aot_tune.expr.integer_expressions import dtype_index
 from aot_tune.pipeline.build_time import TuningTurn, expected_seconds, task_of
 from aot_tune.pipeline.evidence import Evidence, Proposal
 from aot_tune.pipeline.measuring.builder import Arrived, CompileBatch, CompilersEnded, Event, Job, Measured, WorkBuilder

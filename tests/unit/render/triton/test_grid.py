@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import triton_launch as tl
 
-from aot_tune.expr.integers import FUNCTIONS
+from aot_tune.expr.integer_expressions import FUNCTIONS
 from aot_tune.render.triton.grid import print_expr
 from aot_tune.spec import (
     Buffer,

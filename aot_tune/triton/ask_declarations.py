@@ -1,4 +1,4 @@
-"""Reads what a library's Triton functions declare, in a separate process for each target."""
+"""Asks one process for each target what a library's Triton functions declare, and takes the answers in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.expr.integers import Ratio, Root
+from aot_tune.expr.integer_expressions import Ratio, Root
 from aot_tune.render.triton.recipe import as_data
 from aot_tune.spec import (
     Buffer,

@@ -10,7 +10,7 @@ from compiled_project import GENERIC, project
 
 from aot_tune.cli import tune_command
 from aot_tune.cli.main import main
-from aot_tune.pipeline.tune_plan import TuneOrder, tune_records
+from aot_tune.pipeline.tune_library import TuneOrder, tune_records
 from aot_tune.plan.library_plan import Request, make_plan, write_plan
 from aot_tune.support.errors import BuildError
 

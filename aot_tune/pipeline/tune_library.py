@@ -14,7 +14,7 @@ from aot_tune.database import Begun, OperatorDatabase, begin, forget
 from aot_tune.pipeline.evidence import Evidence, share_among_targets
 from aot_tune.pipeline.executor import Executor, executor_of
 from aot_tune.pipeline.records.record_writer import WrittenRecords, check_record_folder, databases_of, write_records
-from aot_tune.pipeline.scheduling.tune import tune
+from aot_tune.pipeline.scheduling.tune_targets import tune
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.survey import survey_all
 from aot_tune.plan.library_plan import Paths, Plan, input_files, read_plan
@@ -28,7 +28,7 @@ from aot_tune.support.installed_paths import PACKAGE, project_files
 from aot_tune.support.limits import usable_cores
 from aot_tune.support.progress import Progress
 
-__all__ = ["TuneOrder", "begun_or_resumed", "opened_session", "tune_plan", "tune_records"]
+__all__ = ["TuneOrder", "begun_or_resumed", "opened_session", "tune_library", "tune_records"]
 
 
 class TuneOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ def _tuned(
         check_record_folder(out, session.devices, plan.operators)
         session.progress.line(f"records go to {out}")
         with begun_or_resumed(session) as run:
-            evidence = tune_plan(session)
+            evidence = tune_library(session)
             measured = {name: by_target for name, by_target in evidence.items() if name not in session.failures}
             files = _written(session, measured, out)
             if not session.failures:  # the next run tries again what failed, and knows what is measured
@@ -189,7 +189,7 @@ def _agree(session: Session, executor: Executor, paths: Paths) -> None:
             )
 
 
-def tune_plan(session: Session) -> dict[str, list[Evidence]]:
+def tune_library(session: Session) -> dict[str, list[Evidence]]:
     """Evidence by operator, one for each target, of everything that a session's plan asks for, surveys included.
 
     In the mode `auto`, what records and the store know is used as it is. Each new measurement is in the store as soon

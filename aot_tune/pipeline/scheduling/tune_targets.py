@@ -1,4 +1,4 @@
-"""The modes auto and tune: they render, compile and measure what is not known yet."""
+"""The modes auto and tune: all targets are tuned; what is not known yet is rendered, compiled and measured."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from aot_tune.expr.integers import as_expr
+from aot_tune.expr.integer_expressions import as_expr
 from aot_tune.spec import Expr, ceildiv, dims, maximum, minimum, next_power_of_2, trace, where
 from aot_tune.support.errors import SpecError
 

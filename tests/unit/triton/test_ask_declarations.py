@@ -13,8 +13,8 @@ from aot_tune.plan.library_plan import Request, make_plan
 from aot_tune.spec import Declarations, Descriptor, KernelParameter, Operator, Tensor
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import BuildError, SentError, ToolchainError
-from aot_tune.triton import read_declarations
-from aot_tune.triton.read_declarations import read_functions, with_declarations
+from aot_tune.triton import ask_declarations
+from aot_tune.triton.ask_declarations import read_functions, with_declarations
 from aot_tune.triton.triton_messages import Answer, InspectRequest
 
 EXAMPLE = ROOT / "examples" / "triton_package" / "templates"
@@ -40,7 +40,7 @@ def read(monkeypatch: pytest.MonkeyPatch, op: Operator, fault: SentError | None 
         names = [f.name for f in request.functions if f.name == "rms_norm/rows"]
         return [Answer(name=n, inspection=None if fault else known, fault=fault) for n in names]
 
-    monkeypatch.setattr(read_declarations, "inspect", answer)
+    monkeypatch.setattr(ask_declarations, "inspect", answer)
     return read_functions({"rms_norm": op}, [SM90], [], [EXAMPLE], {})
 
 
@@ -83,7 +83,7 @@ def test_without_triton_its_kernels_are_left_out_unless_nothing_else_answers(mon
     def missing(*_: Any, **__: Any) -> list[Answer]:
         raise ToolchainError("Triton is not installed", fix="pip install triton")
 
-    monkeypatch.setattr(read_declarations, "inspect", missing)
+    monkeypatch.setattr(ask_declarations, "inspect", missing)
     softmax = load_operator(ROOT / "templates" / "softmax")
     found, note = read_functions({"softmax": softmax}, [SM90], generic_targets([SM90]), [EXAMPLE], {})
     assert (found, note) == ({}, "Triton kernels are left out: Triton is not installed; pip install triton")
