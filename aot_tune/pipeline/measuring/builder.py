@@ -131,7 +131,7 @@ class Runner(Protocol):
         """A device does not work. The others go on."""
 
     def interrupt(self) -> None:
-        """Kill what the devices are doing."""
+        """Kill what the devices are doing. No compilers run any more."""
 
     def abandon(self) -> None:
         """End everything and wait for it."""
@@ -190,10 +190,10 @@ class WorkBuilder:
 
     def _wait(self) -> Event | None:
         limited = self.budget.seconds is not None
-        if limited and self.budget.left <= 0:
-            self.runner.interrupt()
         if self._compiles_since is not None and self.plan.stops_compiling():
             self.runner.end_compiles()
+        if limited and self.budget.left <= 0:
+            self.runner.interrupt()
         begun = self.now()
         event = self.runner.wait(min(max(self.budget.left, AGAIN), _PATIENCE) if limited else None)
         if not self._busy:

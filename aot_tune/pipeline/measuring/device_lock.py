@@ -20,11 +20,13 @@ __all__ = ["device_lock"]
 
 
 @contextmanager
-def device_lock(device: Device, log: Callable[[str], None], budget: Budget | None) -> Iterator[None]:
+def device_lock(
+    device: Device, log: Callable[[str], None], budget: Budget | None, ended: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
     """Keep this user's other builds from measuring on the device at the same time.
 
     Raises:
-        WorkerError: when another build still measures at the end of the budget.
+        WorkerError: when another build still measures at the end of the budget, or when this one has `ended`.
     """
     shared = Path("/tmp")  # noqa: S108 - builds that must not measure together may have different TMPDIR
     folder = (shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())) / f"aot_tune-{os.getuid()}"
@@ -39,18 +41,18 @@ def device_lock(device: Device, log: Callable[[str], None], budget: Budget | Non
     except Timeout:
         if budget is None or budget.left > 0:
             log(f"waiting: another build measures on {device.name}")
-        _wait(lock, device, budget)
+        _wait(lock, device, budget, ended)
     try:
         yield
     finally:
         lock.release()
 
 
-def _wait(lock: FileLock, device: Device, budget: Budget | None) -> None:
+def _wait(lock: FileLock, device: Device, budget: Budget | None, ended: Callable[[], bool]) -> None:
     limit = -1.0 if budget is None or budget.seconds is None else budget.left
     try:
-        lock.acquire(timeout=limit)
+        lock.acquire(timeout=limit, cancel_check=ended)
     except Timeout:
         raise WorkerError(
-            f"{device.name} is not free", why="another build measured on it until the budget ended"
+            f"{device.name} is not free", why="another build measured on it until the budget, or this build, ended"
         ) from None

@@ -9,7 +9,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from functools import partial
 from types import TracebackType
 
@@ -303,8 +303,11 @@ class DevicePool:
     def end_compiles(self) -> None:
         """See `Runner`."""
         self._stopping.set()
+        executor = self._session.executor
         while self._compiling is not None and self._compiling.is_alive():
             kill_running()
+            if executor is not None:
+                executor.end_compiles()
             self._compiling.join(AGAIN)
 
     def wait(self, seconds: float | None) -> Event | None:
@@ -329,10 +332,16 @@ class DevicePool:
         return variant.object is not None and self.shared.is_linked(variant.object)
 
     def each_member(self, job: Callable[[Measurer], object]) -> None:
-        """Have every device do the job at the same time."""
+        """Have every device do the job at the same time, until the turn ends."""
         waiting: list[Future[object]] = [self._threads[m].submit(job, m) for m in self.devices]
         try:
-            for future in as_completed(waiting):
+            done = set[Future[object]]()
+            while len(done) < len(waiting) and not any(future.exception() for future in done):
+                done = wait(waiting, AGAIN if self.turn.limited else None, FIRST_EXCEPTION).done
+                if self.turn.over:
+                    self.end_compiles()
+                    self.interrupt()
+            for future in done:
                 future.result()
         except BaseException:
             self._working |= dict(zip(self.devices, waiting, strict=True))
@@ -356,7 +365,8 @@ class DevicePool:
         return member.bench.device
 
     def interrupt(self) -> None:
-        """Kill what the devices are doing. Another thread calls this, repeatedly."""
+        """Kill what the devices are doing, with compilers and linkers. Call this repeatedly, after `end_compiles`."""
+        kill_running()
         for member in self.devices:
             member.bench.interrupt()
 

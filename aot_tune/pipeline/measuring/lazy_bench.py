@@ -120,6 +120,7 @@ class LazyBench:
         self._stack = ExitStack()
         self.shared = shared or self._stack.enter_context(BenchFiles(session))
         self._bench: MeasuringBench | None = None
+        self._interrupted = threading.Event()
 
     def __enter__(self) -> LazyBench:
         return self
@@ -145,6 +146,7 @@ class LazyBench:
                 self._start(Budget(0.0))
 
     def _start(self, patience: Budget | None) -> MeasuringBench:
+        self._interrupted.clear()
         with ExitStack() as stack:  # a bench that does not start must release the device
             executor = self.session.executor
             if executor is not None and executor.has(self.device):
@@ -156,7 +158,8 @@ class LazyBench:
                 bench = stack.enter_context(there)
             else:
                 if self._exclusive:
-                    stack.enter_context(device_lock(self.device, self.session.progress.line, patience))
+                    log = self.session.progress.line
+                    stack.enter_context(device_lock(self.device, log, patience, self._interrupted.is_set))
                 bench = stack.enter_context(self._here())
             self._stack.enter_context(stack.pop_all())
         self._bench = bench
@@ -179,7 +182,8 @@ class LazyBench:
         return 0.0 if self._bench is None else self._bench.referring
 
     def interrupt(self) -> None:
-        """Kill the workers, from another thread. Their jobs end with them."""
+        """Kill the workers, from another thread. Their jobs end with them. It also ends a wait for the device."""
+        self._interrupted.set()
         bench = self._bench  # it may end meanwhile
         if bench is not None:
             bench.interrupt()
@@ -194,6 +198,15 @@ class LazyBench:
         findings = self.shared.findings
         return findings.choose(findings.suite(operator.folder, e.code, e.requires) for e in variants)
 
+    def _made(self, variant: Variant) -> None:
+        """Do not take it for a candidate's own fault if its compiler was killed.
+
+        Raises:
+            ToolchainError: when that may be.
+        """
+        if not variant.compiled and self._interrupted.is_set():
+            raise ToolchainError(f"{variant.error}; the build, or its time, has ended")
+
     def linked(self, variant: Variant, evidence: Evidence | None = None) -> Variant:
         """A candidate whose object is linked for the bench, once. If it is compiled now, the evidence gets the object.
 
@@ -201,7 +214,8 @@ class LazyBench:
             ToolchainError: when the object does not link, or when only a record knows it and it does not compile here.
         """
         if variant.object is None:  # a record knows it, but not on this problem
-            (variant,) = self.session.compile([variant], "", () if evidence is None else (evidence,))
+            self._interrupted.clear()
+            (variant,) = self.session.compile([variant], "", () if evidence is None else (evidence,), self._made)
         if not variant.compiled:
             raise ToolchainError(variant.error)
         path = self.shared.link(variant.candidate.backend, variant.made, variant.rendered.compile)
