@@ -147,7 +147,7 @@ class FakeCall(CallChecks):
         for name, (folded, dtype) in results.items():
             tensor = self.op.tensor(name)
             shape = self.unfold(name, folded, lead)
-            like = tensors[tensor.layout_of] if tensor.layout_of else None
+            like = tensors[tensor.layout_of] if tensor.layout_of and not (tensor.folds and lead is not None) else None
             order = list(range(len(shape)))
             order = _axes_in_memory(like) if like is not None and like.dim() == len(shape) else order
             new = torch.empty([shape[axis] for axis in order], dtype=dtype, device=device)

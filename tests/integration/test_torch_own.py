@@ -44,6 +44,7 @@ CALLS: dict[str, Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]] = {
     ),
     "blend.all_outputs": lambda: ((rows(4, 6), rows(6), rows(6, seed=1)), {"a": 2.0}),
     "blend.all_outputs of columns": lambda: ((rows(6, 4).t(), rows(6)), {"a": 2.0}),
+    "blend.all_outputs of leading columns": lambda: ((rows(6, 4).t().unflatten(0, (2, 2)), rows(6)), {"a": 2.0}),
     "blend.out": lambda: ((rows(4, 6), rows(6)), {"a": 2.0, "total": rows(4), "least": rows(4)}),
     "spread.default": lambda: ((rows(20),), {"count": 3}),
     "spread.out": lambda: ((rows(20),), {"count": 3, "out": rows(10, 3), "heads": rows(3)}),
