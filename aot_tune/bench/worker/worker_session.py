@@ -70,9 +70,9 @@ def prepare_baseline(engine: Engine, state: ProblemState, name: str) -> Prepared
     """
     operator, sets = state.operator, state.rotation()
     first = sets[0]
+    baseline, module = _baseline_of(operator, name)  # not in the block: a module may make tensors when it is imported
+    framework = importlib.import_module(baseline.requires.partition(".")[0])
     with engine.framework(state.check, sets):
-        baseline, module = _baseline_of(operator, name)
-        framework = importlib.import_module(baseline.requires.partition(".")[0])
         functions = []
         for calls in sets:
             present = [t for t in operator.tensors if t.name in calls.layouts]
