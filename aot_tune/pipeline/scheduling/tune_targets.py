@@ -280,7 +280,7 @@ def _plan_on(
     turn, plan = pool.turn, TuningPlan(evidences, pool.turn, pool, limits)
 
     def compiled() -> None:
-        if turn.limited:
+        if session.time.budget.seconds is not None:  # not if only the stated time for older CPUs limits the turn
             turn.keep(seconds_after(session))
 
     return plan, WorkBuilder(plan, pool, turn.budget, session.progress.now, quiet, compiled)

@@ -372,11 +372,11 @@ class _Surveying:
 
     def __init__(self, session: Session, parts: Sequence[_Part], seconds: float) -> None:
         self._session, self._parts, self._seconds = session, parts, seconds
-        self._turns = deque(_turns(parts, scouted=True))
+        self._turns = deque(enumerate(_turns(parts, scouted=True)))
         self._running: dict[int, tuple[_Part, Problem]] = {}
         self._total = sum(part.lacks(p) for part in parts for p in part.problems)
         self._begun: float | None = None
-        self._settled, self._given, self._done = False, 0, 0
+        self._settled, self._done = False, 0
 
     def on(self, devices: list[Device]) -> None:
         """Do it, and say how much there was time for."""
@@ -420,13 +420,13 @@ class _Surveying:
             self._settle()
         if not self._turns:
             return None
-        self._given += 1
-        part, problem = self._running[self._given] = self._turns.popleft()
+        number, (part, problem) = self._turns.popleft()
+        self._running[number] = part, problem
 
         def do(measurer: Measurer) -> None:
             _survey_one(self._session, measurer.bench, part, problem)
 
-        return Job(self._given, "survey", do, part.evidence, problem)
+        return Job(number, "survey", do, part.evidence, problem)
 
     def measured(self, job: Job) -> None:
         """See `WantedWork`."""
@@ -436,7 +436,7 @@ class _Surveying:
 
     def lost(self, device: Hashable, job: Job) -> None:  # noqa: ARG002 - another device does it
         """See `WantedWork`."""
-        self._turns.appendleft(self._running.pop(job.number))
+        self._turns.appendleft((job.number, self._running.pop(job.number)))
 
     def _settle(self) -> None:
         """Once the first shapes are timed: choose the candidates to go on with."""
@@ -444,7 +444,7 @@ class _Surveying:
             self._settled = True
             for part in self._parts:
                 part.settle()
-            self._turns = deque(_turns(self._parts, scouted=False))
+            self._turns = deque(enumerate(_turns(self._parts, scouted=False), self._total))
 
 
 def _survey_one(session: Session, bench: LazyBench, part: _Part, problem: Problem) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aot_tune.pipeline.shipping.survey import HANDFUL, Shapes, plan
+from aot_tune.pipeline.shipping.survey import HANDFUL, Shapes, _Surveying, plan
 
 shapes = st.lists(st.tuples(st.tuples(st.floats(0, 16), st.floats(0, 16)), st.floats(1e-3, 30.0)), max_size=40).map(
     lambda found: Shapes([p for p, _ in found], [s for _, s in found])
@@ -50,3 +52,24 @@ def test_both_extremes_come_first_and_then_what_is_far_from_all_that_is_known() 
     assert kind.chosen[:2] == [0, 16]
     assert 5 <= kind.chosen[2] <= 8
     assert abs(kind.chosen[3] - 12) <= 2
+
+
+def test_a_shape_that_a_lost_device_had_is_the_same_job_on_another() -> None:
+    """So a shape that no device stands is found, before all of them are given up."""
+    session: Any = SimpleNamespace(progress=SimpleNamespace(now=lambda: 0.0, count=lambda *_a, **_k: None))
+    problems = [SimpleNamespace(id=f"N={n}") for n in range(4)]
+    part: Any = SimpleNamespace(
+        evidence=None, problems=problems, scouted=problems[:2], share=1.0, lacks=lambda _p: True, settle=lambda: None
+    )
+    surveying = _Surveying(session, [part], 60.0)
+    first, other = surveying.job("a"), surveying.job("b")
+    assert first is not None
+    assert other is not None
+    surveying.lost("a", first)
+    again = surveying.job("b")
+    assert again is not None
+    assert (again.number, again.problem) == (first.number, first.problem)
+    for job in (again, other):
+        surveying.measured(job)
+    later = [job for _ in range(2) if (job := surveying.job("b")) is not None]
+    assert len({job.number for job in (first, other, *later)}) == 4
