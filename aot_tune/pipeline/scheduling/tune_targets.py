@@ -39,7 +39,7 @@ from aot_tune.spec import Config, Kernel, Operator, Target
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import AotTuneError, DatabaseError
 
-__all__ = ["not_known", "nothing_is_known", "tune"]
+__all__ = ["not_known", "nothing_is_known", "plan_on", "tune"]
 
 _AT_ONCE = 1 << 20
 """Configs that are asked for at once, if the strategy gives so many.
@@ -116,7 +116,7 @@ def _tune_older(session: Session, target: Target, pool: DevicePool, tuned: Seque
     ]
     turn.expect(evidences, variants)
     session.progress.line(f"{target.name}, for older CPUs: begins, for {turn.left:.0f} s at most")
-    plan, builder = _plan_on(session, pool, evidences, quiet=True)
+    plan, builder = plan_on(session, pool, evidences, quiet=True)
     plan.add(variants)
     builder.run()
     short = plan.lacks_time()
@@ -242,7 +242,7 @@ def _tune_all(
 ) -> int:
     """Try what the strategies ask for until they are done or the turn ends. Returns how much records knew."""
     turn, quiet = pool.turn, family(target.family).on_host
-    plan, builder = _plan_on(session, pool, evidences, quiet=quiet)
+    plan, builder = plan_on(session, pool, evidences, quiet=quiet)
     recorded = 0
     early = not (quiet or turn.over) and nothing_is_known(session, pool.device)
     if early:
@@ -272,7 +272,7 @@ def _tune_all(
     return recorded
 
 
-def _plan_on(
+def plan_on(
     session: Session, pool: DevicePool, evidences: Sequence[Evidence], *, quiet: bool
 ) -> tuple[TuningPlan, WorkBuilder]:
     """What is wanted of operators on a pool's devices within its turn, and what does it."""

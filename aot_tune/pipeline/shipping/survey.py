@@ -28,7 +28,7 @@ from aot_tune.spec.survey_shapes import Kind, kind_of, survey_shapes
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import AotTuneError, TooLargeError, ToolchainError
 
-__all__ = ["HANDFUL", "Shapes", "plan", "survey_all"]
+__all__ = ["HANDFUL", "Shapes", "Surveying", "plan", "survey_all"]
 
 _SCOUTED, _OF_SHAPES = 40, 5
 """This many shapes, or a fifth of all, decide which candidates are surveyed."""
@@ -353,7 +353,7 @@ def survey_all(session: Session, evidence: Mapping[str, Sequence[Evidence]], mea
         wanted = _planned(parts, min(seconds, _ON_HOST)) if bounded else parts
         most = min(seconds, _DISTURBED * _ON_HOST) if bounded else seconds
         if any(p.left for p in wanted):
-            _Surveying(session, [p for p in wanted if p.left], most).on(devices)
+            Surveying(session, [p for p in wanted if p.left], most).on(devices)
 
 
 def _seconds(session: Session, measured: float) -> float:
@@ -364,7 +364,7 @@ def _seconds(session: Session, measured: float) -> float:
     return min(limit, session.time.budget.left - seconds_after(session))
 
 
-class _Surveying:
+class Surveying:
     """Times parts on all devices of a model: a few shapes with all candidates, then the others with the best of these.
 
     Each shape is timed on one device. It is a plan, see `WantedWork`. Nothing begins after so many seconds of timing.

@@ -26,5 +26,5 @@ def test_what_the_link_takes_shortens_a_turn_only_within_a_budget(
     turn = session.time.turn(progress, "cpu", kept=10.0, most=30.0)
     monkeypatch.setattr(tune_targets, "seconds_after", lambda _session: 20.0)
     pool: Any = SimpleNamespace(turn=turn, devices=[])
-    tune_targets._plan_on(session, pool, [], quiet=True)[1].compiled()
+    tune_targets.plan_on(session, pool, [], quiet=True)[1].compiled()
     assert turn.left == left

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aot_tune.pipeline.shipping.survey import HANDFUL, Shapes, _Surveying, plan
+from aot_tune.pipeline.shipping.survey import HANDFUL, Shapes, Surveying, plan
 
 shapes = st.lists(st.tuples(st.tuples(st.floats(0, 16), st.floats(0, 16)), st.floats(1e-3, 30.0)), max_size=40).map(
     lambda found: Shapes([p for p, _ in found], [s for _, s in found])
@@ -61,7 +61,7 @@ def test_a_shape_that_a_lost_device_had_is_the_same_job_on_another() -> None:
     part: Any = SimpleNamespace(
         evidence=None, problems=problems, scouted=problems[:2], share=1.0, lacks=lambda _p: True, settle=lambda: None
     )
-    surveying = _Surveying(session, [part], 60.0)
+    surveying = Surveying(session, [part], 60.0)
     first, other = surveying.job("a"), surveying.job("b")
     assert first is not None
     assert other is not None
