@@ -239,29 +239,38 @@ int differences(const Row<Op>& one, const Row<Op>& other) noexcept {
          differences(one.dtypes, other.dtypes);
 }
 
-// The squares of the logarithms of the factors between extents, with a factor of 2 for each other difference.
-// It is an integer, so that select/nearest.py gets the same.
+// The logarithms of a row's extents.
 template <typename Op>
-int64_t distance(const Row<Op>& one, const Row<Op>& other) noexcept {
-  int64_t sum = int64_t{differences(one, other)} << 16;
+struct Logs {
+  int64_t terms[at_least_1(Op::kOperator.dim_count)];
+  explicit Logs(const Row<Op>& row) noexcept {
+    for (size_t i = 0; i < std::size(terms); ++i) terms[i] = log_term(static_cast<double>(row.dims[i]));
+  }
+};
+
+// The squares of the logarithms of the factors between extents, with a factor of 2 for each other difference.
+// It is an integer, so that select/nearest.py gets the same. What is not below `least` may be less.
+template <typename Op>
+int64_t distance(const Row<Op>& one, const Row<Op>& other, const Logs<Op>& logs, int64_t least) noexcept {
+  int64_t sum = 0;
   for (size_t i = 0; i < std::size(one.dims); ++i) {
-    const int64_t factor =
-        log_term(static_cast<double>(one.dims[i])) - log_term(static_cast<double>(other.dims[i]));
+    const int64_t factor = log_term(static_cast<double>(one.dims[i])) - logs.terms[i];
     sum += factor * factor;
   }
-  return sum;
+  return sum >= least ? sum : sum + (int64_t{differences(one, other)} << 16);
 }
 
 // The nearest of the measured problems with a variant that may serve the call, the first of several, or null.
 template <typename Op>
 const Row<Op>* nearest(const TableInfo<Op>& table, const CallOf<Op>& c) noexcept {
   const Row<Op> call = row_of(c);
+  const Logs<Op> logs(call);
   const Row<Op>* nearest = nullptr;
-  int64_t least = 0;
+  int64_t least = INT64_MAX;
   for (int32_t i = 0; i < table.row_count; ++i) {
     const Row<Op>& row = table.rows[i];
-    const int64_t far = distance(row, call);
-    if ((nearest != nullptr && far >= least) || !one_competes(c, table.ranked_of(row))) continue;
+    const int64_t far = distance(row, call, logs, least);
+    if (far >= least || !one_competes(c, table.ranked_of(row))) continue;
     nearest = &row;
     least = far;
   }
