@@ -280,7 +280,8 @@ def plan_on(
     turn, plan = pool.turn, TuningPlan(evidences, pool.turn, pool, limits)
 
     def compiled() -> None:
-        if session.time.budget.seconds is not None:  # not if only the stated time for older CPUs limits the turn
+        limited = session.time.budget.seconds is not None  # not by the stated time for older CPUs alone
+        if limited and not turn.over:  # what it has killed must not seem to have ended by itself
             turn.keep(seconds_after(session))
 
     return plan, WorkBuilder(plan, pool, turn.budget, session.progress.now, quiet, compiled)

@@ -138,6 +138,7 @@ class TuningPlan:
         self._gains = Gains(turn.durations)
         self._costs: dict[str, dict[str, float]] = {}
         self._verified: set[str] = set()
+        self._numbers: dict[str, int] = {}
         self._linking: set[str] = set()
         self._readied: set[str] = set()
         self._resemblances: dict[int, tuple[int, Resemblances]] = {}
@@ -337,7 +338,7 @@ class TuningPlan:
         if variant is None:
             return None
         self._verified.add(variant.id)
-        number = -len(self._verified)  # the number of no problem
+        number = self._numbers.setdefault(variant.id, -1 - len(self._numbers))  # the number of no problem
         job = Job(number, "verify", lambda measurer: measurer.verify([variant]), variants=[variant])
         self._running[number] = job, None
         return job

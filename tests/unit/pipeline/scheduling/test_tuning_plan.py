@@ -471,6 +471,28 @@ def test_others_do_the_work_of_a_device_that_is_lost() -> None:
     assert screened(evidence) == {p.id: ALL for p in evidence.workload}
 
 
+def test_what_a_lost_device_was_to_verify_is_the_same_job_on_another() -> None:
+    machine, evidence = Machine(usual), Evidence(operator(dtypes=(*HALVES, "f32")), GPU, {})
+    evidence.leave_out()  # then nothing is measured
+    evidence.try_too(map(Proposal, variants_of(evidence.operator, GPU, 0)))
+    for variant in list(evidence.variants):
+        evidence.has_become(variant, Object(status="ok", digest=variant))
+    turn = TuningTurn(Progress(io.StringIO()), Durations(ON_GPU), Budget(None))
+    plan = TuningPlan([evidence], turn, machine, Constraints(quiet=False, devices=lambda: 2))
+    plan.add(())
+    first, second = plan.job("a"), plan.job("b")
+    assert first is not None
+    assert second is not None
+    plan.lost("a", first)
+    plan.measured(second)
+    again, last = plan.job("b"), plan.job("c")
+    assert again is not None
+    assert last is not None
+    assert (again.number, again.variants) == (first.number, first.variants)
+    assert len({first.number, second.number, last.number}) == 3
+    assert plan.job("b") is None
+
+
 def test_what_fails_on_two_devices_or_on_the_last_ends_the_tuning() -> None:
     for devices in ("a", "ab"):
         machine = Machine(usual, devices=devices, fails=devices)
