@@ -8,6 +8,7 @@ measurements. The problem's digest is of all these lines.
 
 from __future__ import annotations
 
+import logging
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,6 +47,7 @@ from aot_tune.database.records import (
     OperatorDatabase,
     SurveyedShape,
     canonical_database,
+    out_of_race,
 )
 from aot_tune.render import Candidate
 from aot_tune.spec import Problem
@@ -74,6 +76,7 @@ END = b"\n" + _GROUP_END + b"\n"
 """Ends each group of a store."""
 _START = re.compile(rb'{"header":{"format":"%s","schema":(\d+)' % STORE.encode())
 _DIGITS = 24
+_log = logging.getLogger("aot_tune.database")
 _TAKEN = sorted(
     {*MeasurementLine.__struct_fields__} & {*Measurement.__struct_fields__} - {"problem", "candidate", "code"}
 )
@@ -509,35 +512,43 @@ def is_store(text: bytes, *, other: bool = False) -> bool:
 def database_of_store(text: bytes, name: str) -> OperatorDatabase:
     """What the text of a store says, as a record would. Of each candidate, only the code that was measured last counts.
 
-    Times of races count before those of screens, and later ones before earlier ones.
+    Times of races count before those of screens, and later ones before earlier ones. If something of a race does not
+    count any more, its other entrants lose their final times.
 
     Raises:
         DatabaseError: with `name`, when it has no head of this schema, or contradicts itself.
     """
     head = Head.read(text, name)
     whole = text[: text.rfind(END) + len(END)]
-    groups = sorted(filter(None, read_groups(whole, head.digests)), key=lambda g: g.at)
+    parts = list(read_groups(whole, head.digests))
+    if None in parts:
+        _log.warning("%d parts of %s are damaged and not used", parts.count(None), name)
+    groups = sorted(filter(None, parts), key=lambda g: g.at)
     codes = {m.candidate: m.code for group in groups for m in group.measurements}
     lines = [line for group in groups for line in group.candidates]
     records = [_candidate_of(line, head.header.operator, name) for line in lines]
     candidates = {record.id: record for record in records if record.code == codes.get(record.id)}
     measured: dict[tuple[str, str], Measurement] = {}
+    lost = set[tuple[str, str]]()  # races of which something does not count, each on its problem
     for group in sorted(groups, key=lambda g: g.raced):
+        key = group.problem.key
         for m in group.measurements:
-            at = group.problem.key, m.candidate
+            before = measured.get((key, m.candidate))
             known = is_baseline(m.candidate) or m.candidate in candidates
-            if not known or m.code != codes[m.candidate] or (m.status == "skipped" and is_baseline(m.candidate)):
-                continue
-            if m.status != "skipped" or at not in measured:  # as a build takes them
+            if not known or m.code != codes[m.candidate]:
+                lost.add((m.race or "", key))
+            elif m.status != "skipped" or (before is None and not is_baseline(m.candidate)):  # as a build takes them
                 code = "" if is_baseline(m.candidate) else m.code
-                measured[at] = measurement_of(
-                    m, group.problem, m.candidate, code, head.device.digest, head.policy.digest
-                )
+                made = measurement_of(m, group.problem, m.candidate, code, head.device.digest, head.policy.digest)
+                measured[key, m.candidate] = made
+                if before is not None and before.race != m.race:
+                    lost.add((before.race or "", key))
+    kept = (out_of_race(m) if (m.race, key) in lost else m for (key, _), m in measured.items())
     return _database(
         head,
         toolchains={},
         baselines={c.removeprefix(BASELINE): version for c, version in codes.items() if is_baseline(c)},
         candidates=tuple(candidates.values()),
         problems=(),
-        measurements=tuple(measured.values()),
+        measurements=tuple(filter(None, kept)),
     )

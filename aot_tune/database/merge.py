@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, is_baseline
-from aot_tune.database.records import CandidateRecord, OperatorDatabase, SurveyedShape, canonical_database
+from aot_tune.database.records import CandidateRecord, OperatorDatabase, SurveyedShape, canonical_database, out_of_race
 from aot_tune.spec import Problem
 from aot_tune.support.digests import canonical
 from aot_tune.support.errors import DatabaseError
@@ -43,7 +43,7 @@ def update(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase
         for m in older.measurements
         if id(m) not in left and fresh.get(_at(m)) != m.race  # otherwise the same race is there again
     }
-    whole = tuple(m for m in (_without_race(m, lost) for m in kept) if m is not None)
+    whole = tuple(filter(None, (out_of_race(m) if (m.race, m.problem.key) in lost else m for m in kept)))
     joined = _joined(None, msgspec.structs.replace(older, measurements=whole), newer, _newer)
     return msgspec.structs.replace(
         joined,
@@ -102,12 +102,6 @@ def difference(older: OperatorDatabase, newer: OperatorDatabase) -> str:
 
 def _at(m: Measurement) -> tuple[str, str]:
     return m.problem.key, m.candidate
-
-
-def _without_race(m: Measurement, lost: set[tuple[str, str]]) -> Measurement | None:
-    if m.race is None or (m.race, m.problem.key) not in lost:
-        return m
-    return msgspec.structs.replace(m, final=None, race=None) if m.screen or m.status != "ok" else None
 
 
 def _shared(one: dict[str, str], two: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:

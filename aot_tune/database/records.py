@@ -20,6 +20,7 @@ __all__ = [
     "OperatorDatabase",
     "SurveyedShape",
     "canonical_database",
+    "out_of_race",
 ]
 
 V = TypeVar("V")
@@ -142,6 +143,11 @@ def canonical_database(database: OperatorDatabase) -> OperatorDatabase:
         toolchains=_sorted({k: _sorted(v) for k, v in database.toolchains.items()}),
         baselines=_sorted(database.baselines),
     )
+
+
+def out_of_race(m: Measurement) -> Measurement | None:
+    """A measurement without its final times, which say nothing beside those of other races; None if nothing is left."""
+    return msgspec.structs.replace(m, final=None, race=None) if m.screen or m.status != "ok" else None
 
 
 def _check_subject(measurement: Measurement, codes: Mapping[str, str], where: str) -> None:

@@ -167,7 +167,9 @@ def test_show_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert sum(line.startswith("    M=") for line in said) == sum(len(database.problems) for _ in (3, 4))
 
 
-def test_a_text_of_the_store_is_read_as_a_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_text_of_the_store_is_read_as_a_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     """It has no toolchains, and of candidates only those that were measured. No command writes over it."""
     base = canonical_database(a_database())
     path = in_store(tmp_path / "cache", base)
@@ -200,6 +202,10 @@ def test_a_text_of_the_store_is_read_as_a_record(tmp_path: Path, capsys: pytest.
     assert "candidates of other code: packed: 4" in capsys.readouterr().out
     path.write_bytes(path.read_bytes() + before[before.index(b'{"candidate"') : -300])
     assert main(["records", "diff", str(path), str(record)]) == 0
+    assert not caplog.records
+    path.write_bytes(before.replace(b'"contract":"', b'"contract":"x'))
+    assert main(["records", "show", str(path)]) == 0
+    assert f"parts of {path} are damaged and not used" in caplog.text
     path.write_bytes(before.replace(b'"schema":6', b'"schema":7'))
     assert main(["records", "show", str(path)]) == 1
     assert "it is of format 'aot_tune store', schema 7" in capsys.readouterr().err

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from bundled import OPERATORS
-from databases import DEVICE, POLICY, a_database, in_store
+from databases import DEVICE, POLICY, a_database, in_store, variants_of
 
 from aot_tune.bench.protocol.measurement_records import Measurement, Policy
-from aot_tune.database import MeasurementStore, compact_store, operator_digest
+from aot_tune.database import MeasurementStore, compact_store, load_database, operator_digest
 from aot_tune.spec import Operator, problem
 from aot_tune.support.storage import CacheLocation
 
@@ -109,6 +109,28 @@ def test_a_text_that_replaces_a_refused_one_has_the_candidate(tmp_path: Path) ->
     path.chmod(0o666)
     assert in_store(tmp_path, first).read_bytes().count(b'{"candidate":') == whole.count(b'{"candidate":') == 1
     assert path.with_name(f"{path.name}.refused").exists()
+
+
+def test_a_text_says_nothing_of_races_that_a_later_one_replaced_in_part(tmp_path: Path) -> None:
+    """Its other entrants have their screens, if they have any. The same race twice is one."""
+    made = a_database()
+    store = MeasurementStore(tmp_path).operator("gemm", made.contract, DEVICE, POLICY, baselines=made.baselines)
+    variants = variants_of(made)
+    where = next(p for p in made.problems if sum(m.problem == p and m.final is not None for m in made.measurements) > 2)
+    first, second, *rest = (m for m in made.measurements if m.problem == where and m.final)
+    for again in (first, second):
+        store.put(msgspec.structs.replace(again, final=None, race=None), variants)
+    for _ in range(2):
+        store.put_race([first, second, *rest], variants)
+    (path,) = (tmp_path / "measurements").glob("*.jsonl")
+    told = load_database(path, stores=True).measurements
+    assert {m.candidate: m.final for m in told} == {m.candidate: m.final for m in (first, second, *rest)}
+    store.put_race([msgspec.structs.replace(m, race="later") for m in (first, *rest)], variants)
+    told = load_database(path, stores=True).measurements
+    assert {m.candidate: (m.race, m.final) for m in told if m.final or m.candidate == second.candidate} == {
+        second.candidate: (None, None),
+        **{m.candidate: ("later", m.final) for m in (first, *rest)},
+    }
 
 
 def test_cuts_and_flipped_bytes_among_races_and_candidates_cost_their_group(tmp_path: Path) -> None:

@@ -221,18 +221,23 @@ def a_database(*, scale: float = 1.0, contract: str = "contract", objects: str =
     )
 
 
-def in_store(root: Path, database: OperatorDatabase) -> Path:
-    """The text of a store after a build that measured what a record has: screens, then a race on each problem."""
-    store = MeasurementStore(root).operator(
-        database.operator, database.contract, DEVICE, POLICY, baselines=database.baselines
-    )
-    variants = [
+def variants_of(database: OperatorDatabase) -> list[Variant]:
+    """A record's candidates, as if they were compiled."""
+    return [
         Variant(
             rendered=Rendered(candidate=c.candidate, source="", digest=c.source, symbol="", lines=[]),
             object=Object(digest=c.object, status=c.status),
         )
         for c in database.candidates
     ]
+
+
+def in_store(root: Path, database: OperatorDatabase) -> Path:
+    """The text of a store after a build that measured what a record has: screens, then a race on each problem."""
+    store = MeasurementStore(root).operator(
+        database.operator, database.contract, DEVICE, POLICY, baselines=database.baselines
+    )
+    variants = variants_of(database)
     for m in database.measurements:
         store.find(m.candidate, m.code, m.problem)  # as a build does, which reads the text by it
         store.put(msgspec.structs.replace(m, final=None, race=None), variants)
