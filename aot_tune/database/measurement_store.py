@@ -145,8 +145,7 @@ class _Text:
                     _Text(self.path, self._head, trusted=self._trusted)._compact(temporaries)
                 self._begin_anew()
             lines = _by_code(candidates)
-            new = tuple(line for at, line in lines.items() if at not in self._candidates)
-            added = self._added(encode_group(structs.replace(group, candidates=new), self._head.digests))
+            added = self._added(group, lines)
             self._candidates |= lines
             if not added:
                 self._write_anew(self.groups, temporaries)
@@ -171,7 +170,7 @@ class _Text:
         dead = self._count - len(self.groups)
         return self._since == 0 and self._end > 0 and (self._damaged > 0 or dead > max(len(self.groups), _SPARE))
 
-    def _added(self, data: bytes) -> bool:
+    def _added(self, group: Group, candidates: Mapping[tuple[str, str], CandidateLine]) -> bool:
         """Whether a group was added to the file. Not if this is no file, or others may write to it."""
         try:
             descriptor = os.open(self.path, _APPENDING, 0o600)
@@ -185,7 +184,7 @@ class _Text:
                 check_trust(status, self.path)
             if not stat.S_ISREG(status.st_mode):
                 return False
-            self._add(descriptor, status, data)
+            self._add(descriptor, status, group, candidates)
         except CacheError:  # its groups are right again once nobody else may write to it
             self.path.replace(f"{self.path}{_REFUSED}")
             return False
@@ -193,10 +192,20 @@ class _Text:
             os.close(descriptor)
         return True
 
-    def _add(self, descriptor: int, status: os.stat_result, data: bytes) -> None:
-        size = _whole(descriptor, status.st_size)
+    def _add(
+        self,
+        descriptor: int,
+        status: os.stat_result,
+        group: Group,
+        candidates: Mapping[tuple[str, str], CandidateLine],
+    ) -> None:
+        at, size = (status.st_dev, status.st_ino), _whole(descriptor, status.st_size)
         if size < status.st_size:
             os.ftruncate(descriptor, size)
+        if at != self._at:  # others have written it anew, perhaps without lines that were there
+            self._begin_anew(at)
+        new = tuple(line for subject, line in candidates.items() if subject not in self._candidates)
+        data = encode_group(structs.replace(group, candidates=new), self._head.digests)
         data = data if size else self._head.text + data
         try:
             if os.write(descriptor, data) < len(data):
@@ -204,7 +213,7 @@ class _Text:
         except OSError:
             os.ftruncate(descriptor, size)
             raise
-        if (status.st_dev, status.st_ino) == self._at and size == self._end:
+        if size == self._end:
             self._end += len(data)
             self._count += 1
 
