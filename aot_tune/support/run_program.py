@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -52,7 +52,8 @@ _REMEDIES = {
     errno.EMFILE: "allow more open files (`ulimit -n`), or lower AOT_TUNE_JOBS",
 }
 """Remedies for errors of starting a program that are not the program's fault."""
-_running: set[int] = set()
+_running: dict[int, int] = {}
+"""Process groups, each with the thread that waits for it, or 0."""
 
 
 def key_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -124,13 +125,13 @@ def run(
         fix = _REMEDIES.get(error.errno or 0, "set CXX to a C++ compiler, NVCC to nvcc")
         raise ToolchainError(f"{argv[0]!r} cannot be started: {error.strerror}", fix=fix) from error
     reaper.add(process.pid)
-    _running.add(process.pid)
+    _running[process.pid] = threading.get_ident()
     try:
         _limit(process.pid, memory)
         output, timed_out = _collect(process, began + timeout, keep // 2)
         busy_group = group_seconds(process.pid) if timed_out else 0.0
     finally:
-        _running.discard(process.pid)
+        _running.pop(process.pid, None)
         _kill(process.pid)  # also kills what the program left running
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -147,12 +148,14 @@ def run(
     )
 
 
-def kill_running() -> None:
+def kill_running(spared: Collection[int] = ()) -> None:
     """Kill all adopted processes, and every program for which another thread waits in `run`.
 
-    These threads get the death of their program as the result."""
-    for group in list(_running):
-        _kill(group)
+    These threads get the death of their program as the result. Those that are `spared`, by their idents, do not.
+    """
+    for group, thread in list(_running.items()):
+        if thread not in spared:
+            _kill(group)
 
 
 def adopt(process: subprocess.Popen[bytes], memory: int | None = None) -> None:
@@ -162,13 +165,13 @@ def adopt(process: subprocess.Popen[bytes], memory: int | None = None) -> None:
         memory: address space in bytes that each process of the group may use.
     """
     _reaper().add(process.pid)
-    _running.add(process.pid)
+    _running[process.pid] = 0
     _limit(process.pid, memory)
 
 
 def disown(process: subprocess.Popen[bytes]) -> None:
     """Kill the group of an adopted process, and wait for the process."""
-    _running.discard(process.pid)
+    _running.pop(process.pid, None)
     if process.returncode is None:  # its number stays its own until it is waited for
         _kill(process.pid)
         process.wait()

@@ -196,6 +196,7 @@ class DevicePool:
         self._compiling: threading.Thread | None = None
         self._events: queue.Queue[Event] = queue.Queue()
         self._stopping = threading.Event()
+        self._measuring: set[int] = set()
 
     def begin(self, turn: TuningTurn) -> None:
         """From now on, measure within another turn."""
@@ -269,6 +270,7 @@ class DevicePool:
 
     def _work(self, member: Measurer, job: Job) -> None:
         begun, error = time.monotonic(), None
+        self._measuring.add(threading.get_ident())
         try:
             if not member.ended:
                 job.do(member)
@@ -305,7 +307,7 @@ class DevicePool:
         self._stopping.set()
         executor = self._session.executor
         while self._compiling is not None and self._compiling.is_alive():
-            kill_running()
+            kill_running(spared=self._measuring)  # else it would seem that what a device links does not link
             if executor is not None:
                 executor.end_compiles()
             self._compiling.join(AGAIN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,8 +23,8 @@ from aot_tune.support.progress import Progress
 from aot_tune.support.run_program import run
 
 
-def pool_of(devices: int, seconds: float | None) -> DevicePool:
-    session: Any = SimpleNamespace(executor=None)
+def pool_of(devices: int, seconds: float | None, compile_: Callable[..., object] | None = None) -> DevicePool:
+    session: Any = SimpleNamespace(executor=None, compile=compile_, jobs_of=lambda _: SimpleNamespace(count=1))
     turn = TuningTurn(Progress(io.StringIO()), Durations(), Budget(seconds))
     named = [Device(family="cpu", name="this", slug="this", unit=f"{i}", identity={}) for i in range(devices)]
     return DevicePool(session, named, turn)
@@ -68,6 +69,23 @@ def test_the_end_of_a_budget_ends_what_all_devices_do_together(tmp_path: Path) -
         begun = time.monotonic()
         pool.each_member(lambda _measurer: links(tmp_path))
         assert time.monotonic() - begun < 10.0
+
+
+def test_when_compilers_are_ended_a_device_goes_on_linking(tmp_path: Path) -> None:
+    """Else a candidate would seem not to link, as when races must begin."""
+    codes = list[int]()
+
+    def link(seconds: str) -> None:
+        codes.append(run(["sleep", seconds], folder=tmp_path, environ=dict(os.environ), timeout=60.0).code)
+
+    with pool_of(1, None, lambda *_: link("60")) as pool:
+        pool.measure(pool.devices[0], Job(0, "screen", lambda _measurer: link("0.6")))
+        pool.compile(CompileBatch([], []))
+        time.sleep(0.3)
+        pool.end_compiles()
+        while len(codes) < 2:
+            pool.wait(10.0)
+    assert codes == [-9, 0]
 
 
 def test_an_error_on_one_device_ends_what_the_others_do(tmp_path: Path) -> None:

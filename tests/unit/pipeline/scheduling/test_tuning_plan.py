@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import io
 import itertools
+import random
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -519,3 +520,52 @@ def test_a_bad_candidate_costs_only_itself(quiet: bool) -> None:
     races = machine.did("race")
     assert len(races) == 3
     assert all(entrants == ("3", "2", "1") for *_, entrants in races)
+
+
+class Unreliable(Machine):
+    """Its devices lose their workers now and then, except the last. No problem is on two devices at the same time."""
+
+    random = random.Random(0)
+    loses = 0.0
+
+    def measure(self, device: Hashable, job: Job) -> None:
+        assert device not in self.busy
+        assert all(other.number != job.number for other in self.busy.values())
+        if len(self.devices) > 1 and self.random.random() < self.loses:
+            self.fails.add(device)
+        super().measure(device, job)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_happens_it_ends_and_without_a_budget_all_is_done(seed: int) -> None:
+    drawn = random.Random(seed)
+    draw, quiet, seconds = drawn.choice, drawn.random() < 0.4, drawn.choice([None, None, 5.0, 60.0])
+    factors: dict[tuple[str, int], float | None] = {}
+
+    def times(candidate: str, n: int) -> float | None:
+        if not candidate:
+            return 9.0 * n
+        if (candidate, n) not in factors:
+            factors[candidate, n] = None if drawn.random() < 0.1 else n * (1 + drawn.random() * draw([0.05, 1, 3]))
+        return factors[candidate, n]
+
+    machine = Unreliable(
+        times,
+        devices="a" if quiet else "abcd"[: draw([1, 2, 4])],
+        compilers=draw([1, 8]),
+        compile_seconds=draw([0.01, 3.0]),
+        screen_seconds=draw([0.05, 2.0]),
+        race_seconds=draw([0.1, 5.0]),
+    )
+    machine.random, machine.loses, count = drawn, draw([0.0, 0.1]), draw([1, 8, 20])
+    operators = [operator(name, drawn.randint(1, 5), dtypes=draw([(), HALVES])) for name in ("scale", "other")]
+    known = [str(i) for i in range(count) if drawn.random() < 0.3] + draw([[], [""]])
+    try:
+        evidences = tune(machine, operators, quiet=quiet, count=count, seconds=seconds, known=known)
+    except WorkerError:
+        assert machine.lost
+        return
+    for evidence, on in ((e, p) for e in evidences if seconds is None for p in e.workload):
+        assert any(m.final for m in evidence.on(on).values() if m.status == "ok")
+        assert finalists(evidence, on) == []
+        assert not any(evidence.lacks(e) for e in evidence.variants.values() if e.code)
