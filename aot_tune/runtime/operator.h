@@ -626,7 +626,13 @@ int32_t infer_all(const Arguments<Op>& a, DLTensor* const* made, std::index_sequ
   Sum unused;
   if (!(add_tensor<Op, I>(a.tensors[I], &unused) && ...)) return refuse_tensors(a);
   int32_t status = Op::bind(a.tensors, a.scalars, dims);
-  if (status == AOT_TUNE_OK) (void)(((status = infer_one<Op, I>(a, dims, made[I])) == AOT_TUNE_OK) && ...);
+  if (status != AOT_TUNE_OK) {  // a call with all outputs tells first what is wrong with tensors
+    const int32_t of_tensors = refuse_tensors(a);
+    return of_tensors != AOT_TUNE_OK && of_tensors != AOT_TUNE_ERROR_NULL
+               ? of_tensors
+               : Op::bind(a.tensors, a.scalars, dims);
+  }
+  (void)(((status = infer_one<Op, I>(a, dims, made[I])) == AOT_TUNE_OK) && ...);
   return status;
 }
 

@@ -49,6 +49,9 @@ def test_an_extent_is_solved_for_a_dim(odd_ops: ModuleType) -> None:
         odd_ops.halves(zeros(2, 7), zeros(2, 2))
     with pytest.raises(odd_ops.ArgumentValueError, match=r"'scales': axis 1 has extent 2, wanted .* = 3"):
         odd_ops.halves(zeros(2, 260), zeros(2, 2))
+    for out in ({}, {"out": zeros(2, 3)}):  # the same is told of two mistakes
+        with pytest.raises(odd_ops.ArgumentTypeError, match="'scales' has dtype f64, wanted f32"):
+            odd_ops.halves(zeros(2, 7), zeros(2, 2).astype("f8"), **out)
 
 
 def test_an_output_that_tells_a_dim_is_to_be_passed(odd_ops: ModuleType) -> None:
