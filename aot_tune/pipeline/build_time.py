@@ -193,7 +193,7 @@ class TuningTurn:
 
     @property
     def budget(self) -> Budget:
-        """What waits for a device wait at most until this ends."""
+        """A wait for a device lasts at most until this ends."""
         return self._budget
 
     def keep(self, seconds: float) -> None:

@@ -18,7 +18,7 @@ from aot_tune.plan.preflight import Machines
 from aot_tune.search.budget import Budget
 from aot_tune.spec import Operator, Problem
 
-__all__ = ["Executor", "MeasuringBench", "executor_of", "reach_cluster"]
+__all__ = ["ComingBench", "Executor", "MeasuringBench", "executor_of", "reach_cluster"]
 
 
 class MeasuringBench(Protocol):
@@ -55,6 +55,10 @@ class MeasuringBench(Protocol):
         """Kill the workers, from another thread."""
 
 
+class ComingBench(MeasuringBench, AbstractContextManager[MeasuringBench], Protocol):
+    """A bench that starts when it is entered. Meanwhile, `interrupt` ends a wait for its device."""
+
+
 class Executor(Machines, CompilersElsewhere, Protocol):
     """Other machines that take part in a build."""
 
@@ -89,7 +93,7 @@ class Executor(Machines, CompilersElsewhere, Protocol):
         findings: Findings,
         *,
         exclusive: bool,
-    ) -> AbstractContextManager[MeasuringBench]:
+    ) -> ComingBench:
         """A bench on a device. If `exclusive`, wait until the device is free, at most until the budget ends.
 
         Benches on devices of the same model share `findings`: the verdicts of objects on odd problems.

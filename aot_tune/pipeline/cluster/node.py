@@ -156,6 +156,7 @@ class DeviceHost:
         self._lock = threading.Lock()
         self._lines: list[str] = []
         self._open: _OpenBench | None = None
+        self._interrupted = threading.Event()
 
     def facts(self) -> bytes:
         """`GpuFacts`."""
@@ -188,7 +189,8 @@ class DeviceHost:
         self._thread.submit(self._end).result()
 
     def interrupt(self) -> None:
-        """Kill what the bench is doing."""
+        """Kill what the bench is doing, or end its wait for the device."""
+        self._interrupted.set()
         if (bench := self._open) is not None:  # another thread may end it meanwhile
             bench.bench.interrupt()
 
@@ -203,12 +205,13 @@ class DeviceHost:
             self._lines.append(line)
 
     def _begin(self, order: Begin) -> bytes:
+        self._interrupted.clear()
         try:
             self._end()
             facts = _device_facts()
             if facts.device is None:
                 raise WorkerError("the device is gone", why=facts.error)
-            self._open = _OpenBench(facts.device, order, self._log)
+            self._open = _OpenBench(facts.device, order, self._log, self._interrupted.is_set)
         except AotTuneError as error:
             return encode(BenchAnswer(error=SentError.of(error)))
         return encode(BenchAnswer())
@@ -229,17 +232,16 @@ class DeviceHost:
 
 
 class _OpenBench:
-    """A bench with the operators of a build and a folder of its own."""
+    """A bench with the operators of a build and a folder of its own. `ended` ends its wait for the device."""
 
-    def __init__(self, device: Device, order: Begin, log: Callable[[str], None]) -> None:
+    def __init__(self, device: Device, order: Begin, log: Callable[[str], None], ended: Callable[[], bool]) -> None:
         self._operators = stated_operators(order.plan, [Path(r) for r in order.roots])
         with ExitStack() as stack:
             self._folder = Path(stack.enter_context(scratch_folder())).resolve()
             check_loadable(self._folder)  # else every candidate would fail, and the failures would be stored
             if order.exclusive:
-                stack.enter_context(
-                    device_lock(device, log, None if order.patience is None else Budget(order.patience))
-                )
+                patience = None if order.patience is None else Budget(order.patience)
+                stack.enter_context(device_lock(device, log, patience, ended))
             self.bench = stack.enter_context(
                 Bench(
                     device,

@@ -6,7 +6,7 @@ import copy
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -457,7 +457,7 @@ class _RayExecutor:
         findings: Findings,
         *,
         exclusive: bool,
-    ) -> AbstractContextManager[_RemoteBench]:
+    ) -> _RemoteBench:
         """See `Executor`."""
         if self._plan is None:
             raise BuildError("the cluster was not checked for the build")

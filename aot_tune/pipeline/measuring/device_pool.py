@@ -131,7 +131,7 @@ def _probe(evidences: Sequence[Evidence]) -> _Probe | None:
 def _time(
     results: dict[int, Measurement | str], position: Callable[[Measurer], int], probe: _Probe, measurer: Measurer
 ) -> None:
-    """Screen the probe on a member's device a few times. `found` gets the result, or what went wrong."""
+    """Screen the probe on a member's device a few times. `results` gets the time, or what went wrong."""
     i = position(measurer)
     try:
         screens = [measurer.probe(*probe) for _ in range(_SCREENS)]

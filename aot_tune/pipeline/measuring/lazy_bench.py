@@ -120,6 +120,7 @@ class LazyBench:
         self._stack = ExitStack()
         self.shared = shared or self._stack.enter_context(BenchFiles(session))
         self._bench: MeasuringBench | None = None
+        self._coming: MeasuringBench | None = None
         self._interrupted = threading.Event()
 
     def __enter__(self) -> LazyBench:
@@ -155,7 +156,11 @@ class LazyBench:
                 there = executor.bench(
                     self.device, policy, self.session.threads, patience, findings, exclusive=self._exclusive
                 )
-                bench = stack.enter_context(there)
+                self._coming = there
+                try:
+                    bench = stack.enter_context(there)
+                finally:
+                    self._coming = None
             else:
                 if self._exclusive:
                     log = self.session.progress.line
@@ -184,7 +189,7 @@ class LazyBench:
     def interrupt(self) -> None:
         """Kill the workers, from another thread. Their jobs end with them. It also ends a wait for the device."""
         self._interrupted.set()
-        bench = self._bench  # it may end meanwhile
+        bench = self._bench or self._coming  # it may end meanwhile
         if bench is not None:
             bench.interrupt()
 

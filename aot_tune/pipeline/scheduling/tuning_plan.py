@@ -99,7 +99,7 @@ class _OpenProblem:
 class TuningPlan:
     """What is wanted of some operators on one target, see `WantedWork`. What it learns stays from step to step.
 
-    `least` is the gain below which nothing is measured under a budget that promises are asked for.
+    Within a budget, nothing is measured on a CPU that promises a gain of less than `least`.
     """
 
     def __init__(

@@ -6,6 +6,7 @@ import hashlib
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,6 +39,32 @@ def test_an_interrupt_ends_the_wait_for_a_device_that_another_build_has(seconds:
         with pytest.raises(WorkerError, match="is not free"):
             started.result(timeout=0)
     held.unlink()
+
+
+def test_an_interrupt_reaches_a_bench_of_another_machine_that_only_starts() -> None:
+    """It may wait for its device there."""
+
+    class Remote(AbstractContextManager["Remote"]):
+        waits, ended = threading.Event(), threading.Event()
+        interrupt = ended.set
+
+        def __enter__(self) -> Remote:
+            self.waits.set()
+            assert self.ended.wait(10.0)
+            raise WorkerError("this is not free")
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    device, remote = Device(family="cpu", name="this", slug="this", unit="", identity={}), Remote()
+    executor = SimpleNamespace(has=lambda _device: True, bench=lambda *_args, **_given: remote)
+    session: Any = SimpleNamespace(executor=executor, threads=1, checks=None)
+    with LazyBench(session, device) as bench, ThreadPoolExecutor(1) as thread:
+        started = thread.submit(bench.get)
+        assert remote.waits.wait(10.0)
+        bench.interrupt()
+        with pytest.raises(WorkerError, match="is not free"):
+            started.result()
 
 
 def test_a_compiler_that_an_interrupt_killed_says_nothing_about_its_candidate() -> None:
