@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Device
-from aot_tune.cli.look_commands import json_text
+from aot_tune.cli.explain_command import json_text
 from aot_tune.compile import Toolchain, families_of, native_targets, parallel_compiles, toolchain_for, toolchains
 from aot_tune.compile.toolkit import find_cutlass
 from aot_tune.compile.visible_gpus import CudaDevice, DeviceQuery, check_ready, installed_torch, visible_devices

@@ -17,9 +17,11 @@ import msgspec
 
 from aot_tune import __version__
 from aot_tune.cli import (
-    author_commands,
+    compile_commands,
     doctor,
-    look_commands,
+    explain_command,
+    init_command,
+    options_command,
     records_commands,
     report_command,
     tune_command,
@@ -42,7 +44,7 @@ def _add_internal(commands: Any) -> None:
         configure.add_argument(f"--{name}", default="")
     for name in ("operator", "templates", "option", "default"):
         configure.add_argument(f"--{name}", action="append", default=[])
-    author_commands.add_source_options(configure)
+    compile_commands.add_source_options(configure)
     configure.set_defaults(run=_configure)
 
     build = commands.add_parser("build", description="Tune or replay a planned library; run by CMake.")
@@ -82,7 +84,7 @@ def _configure(given: argparse.Namespace) -> int:
         options=_pairs(given.option),
         defaults=_pairs(given.default),
         compile=msgspec.structs.replace(
-            author_commands.source_options(given), include_directories=tuple(given.include_directory)
+            compile_commands.source_options(given), include_directories=tuple(given.include_directory)
         ),
     )
     from aot_tune.pipeline.executor import reach_cluster
@@ -135,18 +137,18 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("--cmake-dir", action="store_true", help="print the folder of aot_tuneConfig.cmake and exit")
     parser.add_argument("--include-dir", action="store_true", help="print the folder of the C headers and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for add in (
-        author_commands.add_init,
-        look_commands.add_explain,
-        doctor.add_doctor,
-        look_commands.add_options,
-        report_command.add_report,
+    for add in (  # from a new project to questions about an installed library
+        init_command.add_init,
+        compile_commands.add_compile,
+        compile_commands.add_try,
+        workload_commands.add_workload,
+        tune_command.add_tune,
         tune_command.add_record,
         records_commands.add_records,
-        author_commands.add_try,
-        author_commands.add_compile,
-        tune_command.add_tune,
-        workload_commands.add_workload,
+        options_command.add_options,
+        doctor.add_doctor,
+        report_command.add_report,
+        explain_command.add_explain,
         _add_internal,
         tune_command.add_planned,
     ):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aot_tune.cli.author_commands import add_repeated, add_source_options, add_template_roots, source_options
+from aot_tune.cli.compile_commands import add_repeated, add_source_options, add_template_roots, source_options
 from aot_tune.compile import generic_targets, target_by_name
 from aot_tune.database import OperatorDatabase, operator_digest, without
 from aot_tune.database.checks import (

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.cli.look_commands import OWN_LIBRARY, json_text
+from aot_tune.cli.explain_command import OWN_LIBRARY, json_text
 from aot_tune.report import read_report
 from aot_tune.report.report_records import Report
 from aot_tune.report.report_text import format_report, in_reading_order

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aot_tune.cli.author_commands import add_repeated
+from aot_tune.cli.compile_commands import add_repeated
 from aot_tune.database import OperatorDatabase
 from aot_tune.plan.configure_project import configure_project, source_folder
 from aot_tune.plan.library_plan import Paths, Plan, read_plan

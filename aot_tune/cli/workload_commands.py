@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aot_tune.cli.author_commands import add_template_roots
+from aot_tune.cli.compile_commands import add_template_roots
 from aot_tune.report.report_text import counted
 from aot_tune.spec import Operator
 from aot_tune.spec.calls import is_empty

@@ -14,7 +14,7 @@ from places import ROOT
 
 from aot_tune.cli import doctor
 from aot_tune.cli.doctor import Examination, cache_lines, examination_lines
-from aot_tune.cli.look_commands import Explanation
+from aot_tune.cli.explain_command import Explanation
 from aot_tune.cli.main import main
 from aot_tune.report.report_records import OperatorReport, Report
 from aot_tune.support.storage import CacheLocation
@@ -180,11 +180,11 @@ def test_outputs_in_any_encoding(encoding: str) -> None:
     told = "print('half \\u00b1 \\udcff')\nraise AotTuneError('other \\u00b1 \\udcff')"
     code = f"""
 import argparse, sys
-from aot_tune.cli import look_commands, main
+from aot_tune.cli import options_command, main
 from aot_tune.support.errors import AotTuneError
 def tell(_: argparse.Namespace) -> int:
     {told.replace(chr(10), chr(10) + "    ")}
-look_commands._options = tell
+options_command._options = tell
 sys.exit(main.main(["options"]))
 """
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aot_tune.cli.look_commands import options_text
+from aot_tune.cli.options_command import options_text
 from aot_tune.link.run_time_variables import RUN_TIME_VARIABLES
 from aot_tune.plan.options import OPTIONS
 from aot_tune.support.errors import OptionError

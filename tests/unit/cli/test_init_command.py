@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
-from aot_tune.cli.author_commands import project_files
+from aot_tune.cli.init_command import project_files
 from aot_tune.cli.main import main
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import OptionError

@@ -1,26 +1,21 @@
-"""Commands that only look: `explain`, `options`."""
+"""The command `aot-tune explain`: which variant a call would use, and why."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import json
-import os
 import re
-import shutil
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from aot_tune.link.run_time_variables import RUN_TIME_VARIABLES
-from aot_tune.plan.options import OPTIONS
 from aot_tune.report.report_text import format_resources
 from aot_tune.support.errors import BuildError, OptionError, did_you_mean
 from aot_tune.support.installed_paths import BUNDLED_MODULE
 
-__all__ = ["OWN_LIBRARY", "Explanation", "add_explain", "add_options", "json_text", "options_text"]
+__all__ = ["OWN_LIBRARY", "Explanation", "add_explain", "json_text"]
 
 
 _TOLD = (
@@ -28,8 +23,6 @@ _TOLD = (
     *("variant", "kernel", "target", "object", "workspace", "note", "why"),
 )
 
-_LEAST = 40
-_LINK = re.compile(r"\[[^\]]*\]\((?:\.\./)?([^)#]*)[^)]*\)")
 
 OWN_LIBRARY = "; for a library of your own add --module, such as --module my_kernels.ops"
 """What to add to an error on an operator that the bundled library does not have."""
@@ -105,43 +98,6 @@ def _explanation_lines(explanation: Explanation) -> Iterator[str]:
         yield f"{'roofline':<9} {100 * best.share:.0f} % by {best.of}, on '{best.problem}' at best"
 
 
-def options_text(names: Sequence[str], environment: Mapping[str, str], width: int) -> str:
-    """What options mean, and what the environment sets. No names means all options.
-
-    Args:
-        names: with or without `AOT_TUNE_` in front, in upper or lower case.
-        width: columns of the terminal.
-
-    Raises:
-        OptionError: for an unknown name.
-    """
-    parts = (
-        ("Options of a build", [(o.name, f"  (default: {o.default or 'empty'})", o.help) for o in OPTIONS]),
-        ("Variables that a library reads", [(v.name, "", v.help) for v in RUN_TIME_VARIABLES]),
-    )
-    names_known = [name for _, entries in parts for name, *_ in entries]
-    wanted = [f"AOT_TUNE_{name.upper().removeprefix('AOT_TUNE_')}" for name in names]
-    for name in wanted:
-        if name not in names_known:
-            raise OptionError(f"there is no option {name!r}", fix=did_you_mean(name, names_known))
-    lines: list[str] = []
-    for title, entries in parts:
-        lines += [title, ""] if not wanted else []
-        for name, default, meaning in entries:
-            if not wanted or name in wanted:
-                lines += [f"{name}{default}", *_meaning_lines(name, meaning, environment, max(width, _LEAST)), ""]
-    return "\n".join(lines[:-1])
-
-
-def _meaning_lines(name: str, meaning: str, environment: Mapping[str, str], width: int) -> Iterator[str]:
-    if value := environment.get(name):
-        yield f"  now {value!r}, from the environment"
-    words = _LINK.sub(r"docs/\1", meaning)
-    yield from textwrap.wrap(
-        words, width, initial_indent="  ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-    )
-
-
 def add_explain(commands: Any) -> None:
     """Add the command to the parser."""
     explain = commands.add_parser(
@@ -166,17 +122,6 @@ def add_explain(commands: Any) -> None:
     )
     explain.add_argument("--json", action="store_true", help="print it as JSON, see docs/report.md")
     explain.set_defaults(run=_explain)
-
-
-def add_options(commands: Any) -> None:
-    """Add the command to the parser."""
-    options = commands.add_parser(
-        "options",
-        help="the options of a build",
-        description="Say what the options of a build and the variables of a library mean, and what is set here.",
-    )
-    options.add_argument("names", nargs="*", metavar="NAME", help="only these, such as BUDGET; default: all")
-    options.set_defaults(run=_options)
 
 
 def _explain(given: argparse.Namespace) -> int:
@@ -261,8 +206,3 @@ def _manifest(name: str, module: Any) -> tuple[dict[str, Any], list[str]]:
             why=f"it has no manifest: {error}",
             fix="name a module that aot_tune_add_library made, such as aot_tune.ops",
         ) from error
-
-
-def _options(given: argparse.Namespace) -> int:
-    print(options_text(given.names, os.environ, shutil.get_terminal_size().columns))
-    return 0

@@ -1,0 +1,105 @@
+"""The command `aot-tune init`: a new project with one operator."""
+
+from __future__ import annotations
+
+import argparse
+import keyword
+import re
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from aot_tune.support.errors import BuildError, OptionError
+
+__all__ = ["add_init", "project_files"]
+
+_TEMPLATES = Path(__file__).parent / "project"
+_PLACES = {
+    "pyproject.toml": "pyproject.toml",
+    "CMakeLists.txt": "CMakeLists.txt",
+    "README.md": "README.md",
+    "operator.py": "templates/axpy/operator.py",
+    "axpy.cpp.j2": "templates/axpy/axpy.cpp.j2",
+    "test_axpy.py": "tests/test_axpy.py",
+}
+"""Files of every project: the name of the template without its suffix, and the path in the project."""
+_BESIDE = {
+    "plain": {},
+    "cuda": {"axpy.cu": "csrc/axpy.cu"},
+    "triton": {"kernels.py": "templates/kernels.py"},
+}
+_TAKEN = frozenset(("all", "aot_tune", "clean", "help", "install", "numpy", "package", "test", "triton"))
+"""Names of CMake's own targets, and of modules that the project imports."""
+
+
+def add_init(commands: Any) -> None:
+    """Add the command to the parser."""
+    init = commands.add_parser(
+        "init",
+        help="a new project with one operator",
+        description="Make a folder NAME with a project of one operator, out = a * x + y. The project builds, tests "
+        "itself and makes a wheel without further work. It needs no GPU.",
+    )
+    init.add_argument("name", metavar="NAME", help="name of the package and of its folder: a Python identifier")
+    kind = init.add_mutually_exclusive_group()
+    kind.add_argument("--cuda", action="store_const", const="cuda", dest="kind", help="add a CUDA kernel")
+    kind.add_argument("--triton", action="store_const", const="triton", dest="kind", help="add a Triton kernel")
+    init.set_defaults(run=_init, kind="plain")
+
+
+def _init(given: argparse.Namespace) -> int:
+    files = project_files(given.name, given.kind)
+    folder = Path(given.name)
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise BuildError(
+                f"{folder} exists and is not an empty folder",
+                why="this command overwrites nothing",
+                fix="take another name, or run this elsewhere",
+            )
+        for name, text in files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BuildError(
+            f"{error.filename} cannot be made", why=error.strerror or str(error), fix="run this where you may write"
+        ) from error
+    for name in files:
+        print(folder / name)
+    steps = ("pip install cmake ninja pytest", "pip install --no-build-isolation -v .", "python -m pytest tests")
+    print(f"\ncd {folder}", *steps, sep="\n")
+    return 0
+
+
+def project_files(name: str, kind: str = "plain") -> dict[str, str]:
+    """The text of each file of a new project, by its path.
+
+    Args:
+        name: of the package.
+        kind: plain, cuda or triton.
+
+    Raises:
+        OptionError: when the name cannot serve as a package, a CMake target and a C prefix.
+    """
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or keyword.iskeyword(name):
+        fix = "use letters, digits and _, a letter first, such as my_kernels; not a keyword of Python"
+        raise OptionError(f"{name!r} cannot be the name of a package", fix=fix)
+    if name in _TAKEN:
+        raise OptionError(f"{name!r} is taken", why="by CMake, or by what the project imports", fix="take another name")
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # noqa: S701 - what is written is no HTML
+        variable_start_string="[[",
+        variable_end_string="]]",
+        block_start_string="[%",
+        block_end_string="%]",
+        comment_start_string="[#",
+        comment_end_string="#]",
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    places = {**_PLACES, **_BESIDE[kind]}
+    return {path: environment.get_template(f"{file}.txt").render(name=name, kind=kind) for file, path in places.items()}
