@@ -105,7 +105,8 @@ def build_with(session: Session, plan: Plan, directory: Path) -> Report:
         _without_failed(session)
     with verified_beside(session):
         evidence = _evidence(session)
-        tuned = session.progress.now() if session.time.tuned is None else session.time.tuned
+        if session.time.tuned is None:
+            session.time.tuned = session.progress.now()
         generics: dict[str, list[Variant]] = {}
         chosen: dict[str, list[Chosen]] = {}
         for name, evidences in evidence.items():
@@ -114,15 +115,13 @@ def build_with(session: Session, plan: Plan, directory: Path) -> Report:
                 stand_in(session, evidences)
                 generics[name] = _generics(session, name, evidences)
                 chosen[name] = [choose(session, e) for e in evidences]
-        before = session.progress.now()
-        with session.time.stage("compiling what is kept"):
-            generics = _compile_kept(session, chosen, generics)
-    tuned += session.progress.now() - before  # a replay compiles here; this is not part of the link
+        with session.time.stage("compiling what is kept"), session.time.not_after_tuning(session.progress.now):
+            generics = _compile_kept(session, chosen, generics)  # a replay compiles here
     with session.time.stage("checking what is kept"):
         chosen = without_wrong(chosen, verify_shipped(session, chosen, generics))
     _without_failed(session)
     plan_checks(session, directory, chosen, generics)
-    ago = session.progress.now() - tuned
+    ago = session.progress.now() - session.time.tuned
     note_tuned(directory, link_memory_of(session), ago=ago, granted=session.time.load.granted)
     report = finish(session, directory, chosen, generics)
     keep_texts(session, _kept(session, chosen, generics))

@@ -6,7 +6,7 @@ import math
 import os
 import resource
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ class BuildTime:
     """A build's time: its `budget`, the `load` of its compilers, what it was spent on, and how long things take.
 
     The seconds that were spent are wall time by stage, of compilers by backend, and of devices by phase. `tuned` is
-    when the last target was done, by the clock of the build's `Progress`; None if nothing was measured.
+    when the last target and the survey were done, by the clock of the build's `Progress`; None at first.
     """
 
     def __init__(self, budget: Budget, compilers: int) -> None:
@@ -63,6 +63,13 @@ class BuildTime:
         The steps after tuning need `kept` seconds, and what else is tuned or surveyed `more`.
         """
         return TuningTurn(progress, self.durations(name), self.budget.part(max(targets, 1), kept + more, most), kept)
+
+    @contextmanager
+    def not_after_tuning(self, now: Callable[[], float]) -> Iterator[None]:
+        """What is done here is no part of the link, of which the next build's estimate is made."""
+        began = now()
+        yield
+        self.tuned = (began if self.tuned is None else self.tuned) + now() - began
 
     def add(self, of: SpentOf, what: str, seconds: float, target: str = "") -> None:
         """Add seconds to an activity."""

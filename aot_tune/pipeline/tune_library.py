@@ -198,8 +198,9 @@ def tune_library(session: Session) -> dict[str, list[Evidence]]:
     began = session.progress.now()
     with session.time.stage("compiling and measuring"):
         evidence = tune(session)
-    with session.time.stage("survey"):
-        survey_all(session, evidence, session.progress.now() - began)
+    measured = session.progress.now() - began
+    with session.time.stage("survey"), session.time.not_after_tuning(session.progress.now):
+        survey_all(session, evidence, measured)
     return evidence
 
 

@@ -30,11 +30,12 @@ def test_generic_variants_are_built_whatever_the_budget(tmp_path: Path) -> None:
     assert [o["note"] for o in report["operators"]] == [told, told]
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_budget_is_used_and_kept_where_there_is_work(tmp_path: Path) -> None:
     """To tune and link, and to make records alone."""
     project = Project.make(tmp_path / "project", AOT_TUNE_EFFORT="exhaustive")
-    project.change("problem(N=20000),", "*(problem(N=20000 + 100 * i) for i in range(300)),")
+    project.change("problem(N=20000),", "*(problem(N=20000 + 40 * i) for i in range(900)),")
     project.configure(AOT_TUNE_BUDGET="60")
     said = project.build()
     assert "the budget ended before" in said
