@@ -104,12 +104,6 @@ class Expr(ExprNode):
     __slots__ = ()
     args: tuple[Expr, ...]
 
-    def __init__(self, op: str, args: tuple[Expr, ...] = (), value: str | int = 0) -> None:
-        super().__init__(op, args, value)
-
-    def __reduce__(self) -> tuple[type[Expr], tuple[str, tuple[Expr, ...], str | int]]:
-        return Expr, (self.op, self.args, self.value)
-
     @classmethod
     def wrapped(cls, value: Any) -> Expr:
         """An integer as a constant. An expression stays as it is."""

@@ -69,6 +69,9 @@ class ExprNode:
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"an expression never changes: write a new one instead of setting its {name!r}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.op, self.args, self.value)
+
     @classmethod
     def made(cls: type[_Self], op: str, *operands: object) -> _Self:
         """An operation on nodes, or on values that become nodes."""
