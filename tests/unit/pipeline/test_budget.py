@@ -64,3 +64,14 @@ def test_another_estimate_of_the_link_takes_nothing_from_what_is_tuned_next() ->
     now[0] = 74.0
     assert turn.over
     assert turn.spent == 74.0
+
+
+def test_the_link_s_time_does_not_count_what_is_done_before_it_but_after_tuning() -> None:
+    """Such as the survey. `tuned` moves on by its seconds; the time to choose stays the link's."""
+    now = [5.0]
+    time = BuildTime(Budget(None), 2)
+    for survey in (10.0, 3.0):
+        with time.not_after_tuning(lambda: now[0]):
+            now[0] += survey
+        now[0] += 2.0  # choosing
+    assert now[0] - (time.tuned or 0.0) == 4.0
