@@ -45,11 +45,11 @@ if(NOT _aot_tune_sources) # set by an editable install, whose other files are el
 endif()
 set(_AOT_TUNE_OPTIONS "")
 if(EXISTS "${_aot_tune_sources}/plan/options.py") # not where CMake alone installed the library
-  file(STRINGS "${_aot_tune_sources}/plan/options.py" _AOT_TUNE_OPTIONS # the names in OPTIONS
-       REGEX "^    Option\\(\"AOT_TUNE_[A-Z_]+\"|^        \"AOT_TUNE_[A-Z_]+\",$"
-  )
+  file(STRINGS "${_aot_tune_sources}/plan/options.py" _AOT_TUNE_OPTIONS REGEX "^    [a-z_]+: .* = _option\\($")
 endif()
-list(TRANSFORM _AOT_TUNE_OPTIONS REPLACE "^[^\"]*\"AOT_TUNE_([A-Z_]+)\".*$" "\\1")
+list(TRANSFORM _AOT_TUNE_OPTIONS REPLACE ":.*$" "")
+list(TRANSFORM _AOT_TUNE_OPTIONS STRIP)
+list(TRANSFORM _AOT_TUNE_OPTIONS TOUPPER)
 foreach(_option IN LISTS _AOT_TUNE_OPTIONS)
   set(AOT_TUNE_${_option} "" CACHE STRING "See `aot-tune options`; empty takes the environment variable or the default")
 endforeach()

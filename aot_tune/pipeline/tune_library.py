@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -131,7 +132,7 @@ def _narrowed(plan: Plan, order: TuneOrder, machines: Machines) -> tuple[Plan, l
         )
     kept = tuple(name for name, runs in targets.items() if runs)
     older = plan.older if plan.older in kept else ""
-    options = plan.options if order.seconds is None else msgspec.structs.replace(plan.options, budget=order.seconds)
+    options = plan.options if order.seconds is None else replace(plan.options, budget=order.seconds)
     return msgspec.structs.replace(plan, operators=operators, targets=kept, older=older, options=options), away
 
 

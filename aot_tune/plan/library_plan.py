@@ -11,6 +11,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -230,7 +231,7 @@ def make_plan(
         older=older.name if older else "",
         baselines=tuple(t.name for t in baselines),
         families=tuple(families),
-        options=msgspec.structs.replace(options, workload=(), xla_ffi="1" if xla else ""),
+        options=replace(options, workload=(), xla_ffi="1" if xla else ""),
         may_measure=may_measure,
         toolchains=toolchains,
         devices=tuple(d.name for d in devices),

@@ -6,9 +6,8 @@ import difflib
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-
-import msgspec
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from aot_tune.support.errors import OptionError, did_you_mean
 
@@ -27,19 +26,90 @@ TOLERANT = "replay-or-generic"
 """The replay mode that tolerates missing records and records that no longer hold."""
 
 
+def _parts(_name: str, value: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in value.split(";") if part.strip())
+
+
+def _names(name: str, value: str) -> tuple[str, ...]:
+    """The items of a list. Semicolons separate them, as in CMake. A comma, as other tools take it, is an error."""
+    if "," in value:
+        raise OptionError(
+            f"{name}={value!r} has a comma",
+            why="semicolons separate the items of a list, as in CMake",
+            fix=f"write {name}='{';'.join(_parts(name, value.replace(',', ';')))}', in quotes on a command line",
+        )
+    return _parts(name, value)
+
+
+def _folder(name: str, value: str) -> str:
+    if value and not os.path.isabs(value):  # noqa: PTH117 - a text is a path here, and nothing of the disk is asked
+        raise OptionError(
+            f"{name}={value!r} is not an absolute path",
+            why="builds run in their own folders, which are often temporary",
+            fix=f'write for example {name}="$PWD/kept"',
+        )
+    return value
+
+
+def _headers(name: str, value: str) -> str:
+    """Empty for none, 1, or a folder."""
+    if value not in ("0", "1") and not os.path.isabs(value):  # noqa: PTH117 - as above
+        raise OptionError(
+            f"{name}={value!r} is neither 0, 1 nor an absolute path",
+            fix=f"write {name}=1 for the headers of the build's jaxlib, or the folder that jax.ffi.include_dir() "
+            f"returns",
+        )
+    return "" if value == "0" else value
+
+
+def _number(fits: Callable[[float], bool], what: str, example: str) -> Callable[[str, str], float | None]:
+    def read(name: str, value: str) -> float | None:
+        try:
+            number = float(value) if value else None
+        except ValueError:
+            number = math.nan
+        if number is not None and not fits(number):
+            raise OptionError(f"{name}={value!r} is not {what}", fix=f"write for example {name}={example}")
+        return number
+
+    return read
+
+
+def _count(least: int = 1, most: int = 4096) -> Callable[[str, str], int | None]:
+    def read(name: str, value: str) -> int | None:
+        if value and not (value.isdecimal() and least <= int(value) <= most):
+            raise OptionError(
+                f"{name}={value!r} is not a count from {least} to {most}", fix=f"write for example {name}=2"
+            )
+        return int(value) if value else None
+
+    return read
+
+
 @dataclass(frozen=True)
 class Option:
-    """One option: a CMake cache variable, with an environment variable of the same name as the fallback."""
+    """One option: a CMake cache variable, with an environment variable of the same name as the fallback.
+
+    `read` checks its text and makes a value of it. It gets the name too.
+    """
 
     name: str
     default: str
     help: str
     choices: tuple[str, ...] = ()
+    read: Callable[[str, str], Any] = lambda _name, value: value
 
 
-OPTIONS: tuple[Option, ...] = (
-    Option(
-        "AOT_TUNE_MODE",
+def _option(*about: Any, **more: Any) -> Any:
+    """A field with what its `Option` says beside the name."""
+    return field(metadata={"option": lambda name: Option(name, *about, **more)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """All options, with their checked values. Times are in seconds. CMake reads the names of the fields here."""
+
+    mode: str = _option(
         "auto",
         "`auto` uses recorded measurements of this device and measures the rest. `tune` measures again, or continues "
         "a `tune` that did not end. `replay` uses the database only and fails on a miss. `replay-or-generic` "
@@ -48,150 +118,151 @@ OPTIONS: tuple[Option, ...] = (
         "`compile` compiles every candidate without a device, and continues as `generic` "
         "([compiling.md](../compiling.md))",
         ("auto", "tune", "replay", TOLERANT, "generic", "compile"),
-    ),
-    Option(
-        "AOT_TUNE_TARGETS",
+    )
+    targets: tuple[str, ...] = _option(
         "native",
         "targets to build for, separated by `;`, such as `cpu-x86-64-v3;cuda-sm_90a`. `native` is the best CPU target "
         "and GPU target of this machine. `cpu` or `cuda` is the best of that family only. If records "
         "are replayed, `native` is all targets of the database",
-    ),
-    Option(
-        "AOT_TUNE_OLDER_CPUS",
+        read=lambda name, value: _names(name, value) or ("native",),
+    )
+    older_cpus: int = _option(
         "40",
         "extra seconds that a build may take to tune variants for older CPUs, `cpu-x86-64-v3`, if no record has them. "
         "It makes them if this machine's CPU has AVX-512 and `AOT_TUNE_TARGETS` is `native`. 0 makes none "
         "([targets.md](../targets.md))",
-    ),
-    Option(
-        "AOT_TUNE_BUDGET",
+        read=lambda name, value: _count(least=0)(name, value) or 0,
+    )
+    budget: float | None = _option(
         "",
         "seconds for the whole build, link included. Empty is no limit: the effort decides",
-    ),
-    Option(
-        "AOT_TUNE_EFFORT",
+        read=_number(lambda s: 0 < s < math.inf, "a positive number of seconds", "300"),
+    )
+    effort: str = _option(
         "default",
         "how many configs of each kernel are tried. `quick`: 4. `default`: its author's guesses, and at least 8. "
         "`thorough`: 100, which a search picks step by step. `exhaustive`: all. The first two try what the record of a "
         "like device names, and search where it does not hold ([searching.md](../searching.md))",
         ("quick", "default", "thorough", "exhaustive"),
-    ),
-    Option(
-        "AOT_TUNE_SURVEY",
+    )
+    survey: int | None = _option(
         "",
         "how many shapes of each kind of calls to survey: the best candidates are timed on them, so that calls outside "
         "the workload get the right variant too. 0 is none. Empty is 0 for the effort `quick`, else 800. For "
         "`default` it is 200 within 90 s, on a CPU what fits into 20 s ([dispatch.md](../dispatch.md))",
-    ),
-    Option(
-        "AOT_TUNE_MAX_REGRET",
+        read=_count(least=0),
+    )
+    max_regret: float | None = _option(
         "",
         "mean regret that a build may accept to keep fewer variants, such as 0.02. Empty is 0.01 over workload and "
         "survey, or 0.005 over the workload if there is no survey",
-    ),
-    Option(
-        "AOT_TUNE_MAX_VARIANTS",
+        read=_number(lambda r: 0 <= r <= 1, "a share from 0 to 1", "0.02, for 2 %"),
+    )
+    max_variants: int | None = _option(
         "",
         "how many variants of each kind of calls are kept at most, even if more would lower the regret. Generic "
         "variants, a vendor's own choice and its algorithms for single problems do not count. Empty is 12 with a "
         "survey, else no limit",
-    ),
-    Option(
-        "AOT_TUNE_MAX_BYTES",
+        read=_count(),
+    )
+    max_bytes: int | None = _option(
         "",
         "bytes of code that the variants of each kind of calls may have. Empty is no limit",
-    ),
-    Option(
-        "AOT_TUNE_CACHE",
+        read=_count(most=2**40),
+    )
+    cache: str = _option(
         "rw",
         "how the object cache and the measurement store are used: `rw`, `ro` (read only), `fresh` (write, never "
         "read), `off`",
         ("rw", "ro", "fresh", "off"),
-    ),
-    Option(
-        "AOT_TUNE_KEEP",
+    )
+    keep: str = _option(
         "",
         "folder for the source and the compiled text of the variants that are kept. For GPUs that is PTX, TTGIR, and "
         "SASS if the toolkit has `cuobjdump`. For CPUs it is assembly ([compiling.md](../compiling.md))",
-    ),
-    Option(
-        "AOT_TUNE_CACHE_DIR",
+        read=_folder,
+    )
+    cache_dir: str = _option(
         "",
         "folder of the object cache and the measurement store. Empty is `$XDG_CACHE_HOME/aot_tune`, else "
         "`~/.cache/aot_tune`",
-    ),
-    Option(
-        "AOT_TUNE_CACHE_TIERS",
+    )
+    cache_tiers: tuple[str, ...] = _option(
         "",
         "folders of other caches, such as a mounted volume, separated by `;`. What the cache lacks is looked up there, "
         "in this order. Nothing is written to them ([tuning-elsewhere.md](../tuning-elsewhere.md#caches-of-others))",
-    ),
-    Option(
-        "AOT_TUNE_JOBS",
+        read=_parts,
+    )
+    jobs: int | None = _option(
         "",
         "how many compilers run at once. Empty takes `CMAKE_BUILD_PARALLEL_LEVEL`, then `MAX_JOBS`, "
         "then the cores and memory of the machine",
-    ),
-    Option(
-        "AOT_TUNE_THREADS",
+        read=_count(),
+    )
+    threads: int | None = _option(
         "",
         "how many threads CPU candidates and baselines may use. Empty is all usable cores",
-    ),
-    Option(
-        "AOT_TUNE_EXECUTOR",
+        read=_count(),
+    )
+    executor: str = _option(
         "local",
         "`ray` compiles on the nodes of a Ray cluster that runs already, and measures on their GPUs; see "
         "[clusters.md](../clusters.md)",
         ("local", "ray"),
-    ),
-    Option(
-        "AOT_TUNE_STRICT",
+    )
+    strict: bool = _option(
         "0",
         "1 makes a replay fail if an object is not bit-equal to the recorded one. For a GPU its device code counts. 1 "
         "also makes the mode `compile` fail if any candidate fails",
         ("0", "1"),
-    ),
-    Option(
-        "AOT_TUNE_NO_SURVIVOR",
+        read=lambda _, value: value == "1",
+    )
+    no_survivor: str = _option(
         "fail",
         "what to do if every candidate of an operator fails. `fail` fails the build. `generic` ships the operator's "
         "generic variant alone. `leave-out` does that too, and leaves out an operator whose generic variant fails",
         ("fail", "generic", "leave-out"),
-    ),
-    Option(
-        "AOT_TUNE_FILTER",
+    )
+    filter: str = _option(
         "*",
         "shell pattern of `operator/kernel` names to tune, such as `gemm/*`. An operator without such a kernel is not "
         "measured, and its generic variant serves",
-    ),
-    Option(
-        "AOT_TUNE_EXCLUDE_BACKENDS",
+    )
+    exclude_backends: tuple[str, ...] = _option(
         "",
         "backends to leave out of the library, separated by `;`, such as `cublaslt`. Their kernels are neither tuned "
         "nor replayed. The build chooses among the others",
-    ),
-    Option(
-        "AOT_TUNE_DEVICE",
+        read=lambda name, value: tuple(sorted(set(_names(name, value)))),
+    )
+    device: tuple[str, ...] = _option(
         "",
         "whose records decide for targets that this build does not measure. Name devices, such as `NVIDIA H200`, or "
         "folders of records, separated by `;`. `*` is any characters. Empty takes the records of a device that is here "
         "or is like it, else the first folder by name",
-    ),
-    Option(
-        "AOT_TUNE_WORKLOAD",
+        read=_names,
+    )
+    workload: tuple[str, ...] = _option(
         "",
         "files with the problems worth tuning, separated by `;`. They are JSON lines with weights. `FILE` replaces the "
         "declared problems of the operators that it names. `+FILE` is added to them "
         "([workload-files.md](../workload-files.md))",
-    ),
-    Option(
-        "AOT_TUNE_XLA_FFI",
+        read=_parts,  # a path may contain a comma
+    )
+    xla_ffi: str = _option(
         "0",
         "1 makes the library export handlers of XLA's FFI, for calls from JAX. It uses the headers of the `jaxlib` of "
         "the build's Python. For other headers, give their folder, as `jax.ffi.include_dir()` returns it "
         "([jax.md](../jax.md))",
-    ),
-)
+        read=_headers,
+    )
+
+    @property
+    def replays(self) -> bool:
+        """Whether records decide and nothing is measured."""
+        return self.mode in ("replay", TOLERANT)
+
+
+OPTIONS: tuple[Option, ...] = tuple(f.metadata["option"](f"AOT_TUNE_{f.name.upper()}") for f in fields(Options))
 
 
 def effort_limit(effort: str, guesses: int) -> int | None:
@@ -214,39 +285,6 @@ def misspelt(environment: Mapping[str, str]) -> list[str]:
     ]
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Checked values of the options; see `OPTIONS` for their meaning. Times are in seconds."""
-
-    mode: str
-    targets: tuple[str, ...]
-    budget: float | None
-    effort: str
-    cache: str
-    cache_dir: str
-    cache_tiers: tuple[str, ...] = ()
-    jobs: int | None
-    threads: int | None
-    strict: bool
-    no_survivor: str
-    filter: str
-    exclude_backends: tuple[str, ...] = ()
-    device: tuple[str, ...] = ()
-    survey: int | None = None
-    max_regret: float | None = None
-    max_variants: int | None = None
-    max_bytes: int | None = None
-    workload: tuple[str, ...] = ()
-    older_cpus: int = 0
-    keep: str = ""
-    xla_ffi: str = ""
-    executor: str = "local"
-
-    @property
-    def replays(self) -> bool:
-        """Whether records decide and nothing is measured."""
-        return self.mode in ("replay", TOLERANT)
-
-
 def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = None) -> Options:
     """Check what CMake passed. The environment and the defaults fill in the rest.
 
@@ -264,98 +302,7 @@ def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = No
         if option.choices and value not in option.choices:
             raise OptionError(f"{option.name}={value!r} is not allowed", fix=did_you_mean(value, option.choices))
         values[option.name] = value
-    return Options(
-        mode=values["AOT_TUNE_MODE"],
-        targets=_names("AOT_TUNE_TARGETS", values) or ("native",),
-        budget=_number("AOT_TUNE_BUDGET", values, lambda s: 0 < s < math.inf, "a positive number of seconds", "300"),
-        effort=values["AOT_TUNE_EFFORT"],
-        cache=values["AOT_TUNE_CACHE"],
-        cache_dir=values["AOT_TUNE_CACHE_DIR"],
-        cache_tiers=_parts(values["AOT_TUNE_CACHE_TIERS"]),
-        jobs=_count("AOT_TUNE_JOBS", values),
-        threads=_count("AOT_TUNE_THREADS", values),
-        strict=values["AOT_TUNE_STRICT"] == "1",
-        no_survivor=values["AOT_TUNE_NO_SURVIVOR"],
-        filter=values["AOT_TUNE_FILTER"],
-        exclude_backends=tuple(sorted(set(_names("AOT_TUNE_EXCLUDE_BACKENDS", values)))),
-        device=_names("AOT_TUNE_DEVICE", values),
-        survey=_count("AOT_TUNE_SURVEY", values, least=0),
-        max_regret=_number(
-            "AOT_TUNE_MAX_REGRET", values, lambda r: 0 <= r <= 1, "a share from 0 to 1", "0.02, for 2 %"
-        ),
-        max_variants=_count("AOT_TUNE_MAX_VARIANTS", values),
-        max_bytes=_count("AOT_TUNE_MAX_BYTES", values, most=2**40),
-        workload=_parts(values["AOT_TUNE_WORKLOAD"]),  # a path may contain a comma
-        keep=_folder("AOT_TUNE_KEEP", values),
-        executor=values["AOT_TUNE_EXECUTOR"],
-        xla_ffi=_headers("AOT_TUNE_XLA_FFI", values),
-        older_cpus=_count("AOT_TUNE_OLDER_CPUS", values, least=0) or 0,
-    )
-
-
-def _names(name: str, values: Mapping[str, str]) -> tuple[str, ...]:
-    """The items of a list. Semicolons separate them, as in CMake. A comma, as other tools take it, is an error."""
-    value = values[name]
-    if "," in value:
-        raise OptionError(
-            f"{name}={value!r} has a comma",
-            why="semicolons separate the items of a list, as in CMake",
-            fix=f"write {name}='{';'.join(_parts(value.replace(',', ';')))}', in quotes on a command line",
-        )
-    return _parts(value)
-
-
-def _parts(value: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in value.split(";") if part.strip())
-
-
-def _folder(name: str, values: Mapping[str, str]) -> str:
-    value = values[name]
-    if value and not os.path.isabs(value):  # noqa: PTH117 - a text is a path here, and nothing of the disk is asked
-        raise OptionError(
-            f"{name}={value!r} is not an absolute path",
-            why="builds run in their own folders, which are often temporary",
-            fix=f'write for example {name}="$PWD/kept"',
-        )
-    return value
-
-
-def _headers(name: str, values: Mapping[str, str]) -> str:
-    """Empty for none, 1, or a folder."""
-    value = values[name]
-    if value in ("0", "1"):
-        return "" if value == "0" else value
-    if not os.path.isabs(value):  # noqa: PTH117 - as above
-        raise OptionError(
-            f"{name}={value!r} is neither 0, 1 nor an absolute path",
-            fix=f"write {name}=1 for the headers of the build's jaxlib, or the folder that jax.ffi.include_dir() "
-            f"returns",
-        )
-    return value
-
-
-def _number(
-    name: str, values: Mapping[str, str], fits: Callable[[float], bool], what: str, example: str
-) -> float | None:
-    value = values[name]
-    if not value:
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not fits(number):
-        raise OptionError(f"{name}={value!r} is not {what}", fix=f"write for example {name}={example}")
-    return number
-
-
-def _count(name: str, values: Mapping[str, str], least: int = 1, most: int = 4096) -> int | None:
-    value = values[name]
-    if not value:
-        return None
-    if not value.isdecimal() or not least <= int(value) <= most:
-        raise OptionError(f"{name}={value!r} is not a count from {least} to {most}", fix=f"write for example {name}=2")
-    return int(value)
+    return Options(**{f.name: o.read(o.name, values[o.name]) for f, o in zip(fields(Options), OPTIONS, strict=True)})
 
 
 def markdown_table() -> str:
