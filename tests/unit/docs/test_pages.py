@@ -1,11 +1,27 @@
-"""The pages: code that they show is that of the examples, their links lead somewhere, they are not too long."""
+"""The pages: what they show is right and is that of the examples, their links lead somewhere, Sphinx builds them."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
+import pytest
+from bundled import OPERATORS
 from places import ROOT
+
+import aot_tune.spec as spec
+from aot_tune.bench.host.odd_problems import derived_checks
+from aot_tune.bench.worker.reference_results import read_truth, write_truth
+from aot_tune.plan.stated_workloads import ReadWorkload, read_workload
+from aot_tune.render.triton.recipe import fragment_data, parameters_of
+from aot_tune.spec import Operator, elementwise, generators, problem
+from aot_tune.spec.fragment_programs import bind_fragments
+from aot_tune.spec.load_operators import load_operator
+from aot_tune.support.errors import Mistakes, SpecError
 
 DOCS = ROOT / "docs"
 WRITTEN = [
@@ -78,3 +94,162 @@ def test_scripts_that_pages_name_are_there() -> None:
     named |= {n for page in folder.glob("*.md") for n in re.findall(r"`(\w+\.(?:py|cpp|sh))`", page.read_text())}
     assert {"cpu.py", "cuda.py", "worker.py"} <= named
     assert not [n for n in named if not (folder / n).exists()]
+
+
+EXAMPLES = ROOT / "examples"
+WHOLE = {
+    "jax": ("jax_model/model.py", 3),
+    "torch": ("torch_model/model.py", 4),
+    "models": ("torch_model/patched.py", 2),
+}
+"""A page, the example that holds all its blocks, and their number. tests/integration runs the examples."""
+
+
+def text_of(name: str) -> str:
+    return (DOCS / f"{name}.md").read_text()
+
+
+def test_blocks_are_those_of_an_example_and_its_names_are_declared() -> None:
+    for name, (path, count) in WHOLE.items():
+        example = (EXAMPLES / path).read_text()
+        blocks = re.findall(r"```python\n(.*?)```", text_of(name), re.DOTALL)
+        assert len(blocks) == count, name
+        assert [b for b in blocks if b not in example] == []
+        for module, used in re.findall(r"aot_tune\.(jax|torch)\.(\w+)", text_of(name) + example):
+            assert f'"{used}"' in (ROOT / "aot_tune" / module / "__init__.py").read_text(), used
+    recipes = text_of("models").partition("## Recipes")[2]
+    assert recipes.split("\n\n")[1].startswith("**These were not run here.**")
+    for block in re.findall(r"```text\n(.*?)```", recipes, re.DOTALL):
+        compile(block, "recipe", "exec")
+
+
+def test_the_triton_operator_is_that_of_the_example_and_refusals_are_messages_of_the_code() -> None:
+    decorators, operator, *_ = re.findall(r"```python\n(.*?)```", text_of("triton"), re.DOTALL)
+    templates = EXAMPLES / "triton_package" / "templates"
+    assert operator.partition("\n")[2] == (templates / "rms_norm" / "operator.py").read_text()
+    assert decorators.partition("\n")[2].partition("def ")[0] in (templates / "kernels.py").read_text()
+    sources = "".join(p.read_text() for p in (ROOT / "aot_tune").rglob("*.py"))
+    plain = re.sub(r'"\s*\n\s*f?"', "", sources)
+    messages = re.findall(r"^\| `([^`]+)`", text_of("triton-errors"), re.MULTILINE)
+    assert len(messages) >= 10
+    for message in messages:
+        words = [w.strip(" ,:") for w in re.split(r"\.\.\.|'[a-zA-Z]+'|=|\d[\d.]*", message)]
+        assert [w for w in words if w and w not in plain] == [], message
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+
+
+def test_the_operator_of_the_page_about_operators_is_one(tmp_path: Path) -> None:
+    code = blocks("operators.md")[0]
+    folder = tmp_path / "route"
+    folder.mkdir()
+    (folder / "operator.py").write_text(code)
+    operator = load_operator(folder)
+    (check,) = (c for c in derived_checks(operator) if c.integers)
+    write_truth(operator, check, tmp_path / "truth", 1)
+    (_, values) = read_truth(tmp_path / "truth")["out"]
+    assert values.any()
+    assert np.array_equal(values, np.rint(values))
+
+
+def test_tensors_that_are_written_in_place_are_declared_so() -> None:
+    rows, columns = spec.dims("R D")
+    written = [block for block in blocks("in-place.md") if "tensors=(" in block]
+    for block, outputs in zip(written, (["x", "residual"], ["out"]), strict=True):
+        tensors = eval(f"dict({block})", {"Tensor": spec.Tensor, "R": rows, "D": columns})["tensors"]
+        assert [t.name for t in tensors if t.output or t.inout] == outputs
+
+
+def test_all_values_are_in_the_table_of_inputs() -> None:
+    functions = {n for n in generators.__all__ if n.islower() and n not in ("check_values", "largest_integer")}
+    functions |= {"drawn"}
+    assert functions == set(re.findall(r"^\| `(\w+)\(", (ROOT / "docs" / "inputs.md").read_text(), re.MULTILINE))
+    assert functions <= set(spec.__all__)
+
+
+OPERATOR, CALLS = blocks("formulas.md")
+
+
+@pytest.fixture
+def op(tmp_path: Path) -> Operator:
+    """The operator of the page."""
+    folder = tmp_path / "mixture"
+    folder.mkdir()
+    (folder / "operator.py").write_text(OPERATOR)
+    return load_operator(folder)
+
+
+def test_the_operator_of_the_page_about_formulas(op: Operator) -> None:
+    draws = np.random.default_rng(1)
+    m, n, k = 4, 6, 3
+    a, b, bias, slopes = (draws.normal(size=s) for s in ((m, k), (k, n), (n,), (m,)))
+    call = SimpleNamespace(a=a, b=b, bias=bias, slopes=slopes, alpha=0.75)
+    bind_fragments(op, problem(M=m, N=n, K=k), np, call)
+    q, j = np.arange(m)[:, None], np.arange(n)
+    with np.errstate(over="ignore"):
+        score = np.where(q < j, -1e9, a @ b) + slopes[:, None] * (j - q)
+        assert np.allclose(op.reference(np, call)["out"], score / (1 + np.exp(-score)) + bias * 0.75)
+
+
+def test_what_functions_of_triton_are_passed(op: Operator) -> None:
+    calls = re.findall(r"(\w+)\(acc, q\[:, None\], k\[None, :\], (.*)\)", CALLS)
+    assert [name for name, _ in calls] == ["score", "epilogue"]
+    for name, given in calls:
+        assert sorted(re.findall(r"(\w+)=", given)) == sorted(parameters_of(fragment_data(op, name)))
+
+
+def test_every_function_of_formulas_is_on_its_page() -> None:
+    for name in elementwise.__all__:
+        assert re.search(rf"\b{name}\b", text_of("formulas")) or name == "absolute", name  # which `abs` is
+
+
+WORKLOADS = text_of("workload-files")
+(LINES,) = re.findall(r"```json\n(.*?)```", WORKLOADS, re.DOTALL)
+
+
+def read_lines(path: Path, text: str) -> ReadWorkload:
+    path.write_text(text)
+    operators = {n: OPERATORS[n] for n in ("gemm", "softmax")}
+    mistakes = Mistakes()
+    found = read_workload([str(path)], ("ops", "aot_tune"), operators, (), {}, mistakes)
+    mistakes.tell()
+    return found
+
+
+def test_lines_of_workload_files_are_right(tmp_path: Path) -> None:
+    found = read_lines(tmp_path / "serving.jsonl", LINES)
+    stated = {n: [(p.problem.id, p.weight) for p in one.problems] for n, one in found.plan.operators.items()}
+    assert stated == {
+        "gemm": [
+            ("M=16 N=4096 K=4096 b:10 T=bf16", 12.5),
+            ("M=16 N=14336 K=4096 b:10 +bias activation=gelu T=bf16", 3.0),
+        ],
+        "softmax": [("R=512 D=4096 T=f16", 1.0)],
+    }
+
+
+def test_all_fields_of_workload_files_are_in_the_table(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        read_lines(tmp_path / "w.jsonl", '{"nonsense": 1}')
+    rows = "\n".join(re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", WORKLOADS, re.MULTILINE))
+    assert set(re.findall(r"`(\w+)`", rows)) == set(caught.value.why.removeprefix("a line has ").split(", "))
+
+
+def test_a_mistake_in_a_workload_file_is_told_as_the_page_says(tmp_path: Path) -> None:
+    (told,) = re.findall(r"```\naot-tune: /home/me/(.*?)\n  why: (.*?) \.\.\.\n  fix: (.*?)\n```", WORKLOADS, re.DOTALL)
+    with pytest.raises(SpecError) as caught:
+        read_lines(tmp_path / "serving.jsonl", LINES.replace("gelu", "glu"))
+    error = caught.value
+    assert error.what == f"{tmp_path}/{told[0]}"
+    assert error.why.startswith(told[1])
+    assert error.fix == told[2]
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    folders = [tmp_path / "trees", ROOT / "docs", tmp_path / "site"]
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", *folders]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "How a build works" in (tmp_path / "site" / "concepts" / "README.html").read_text()

@@ -1,9 +1,11 @@
-"""Extents on integers and on symbols, against the expressions that operators are declared with."""
+"""What is registered: extents on integers and on symbols; and versions of torch that it is not for."""
 
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from aot_tune.expr.integer_expressions import FUNCTIONS, python_function
 from aot_tune.spec import Expr, ceildiv, dims, maximum, minimum, next_power_of_2, where
+from aot_tune.torch import TorchError, UntestedTorchWarning, register
 
 
 def extent_of(expression: Expr, facts: Mapping[str, Any]) -> Any:
@@ -57,3 +60,26 @@ def test_values_are_those_of_the_expression() -> None:
 def test_a_division_by_zero() -> None:
     with pytest.raises(ZeroDivisionError):
         extent_of(M // N, {"M": 1, "N": 0})
+
+
+def empty_library(name: str) -> Any:
+    made: Any = ModuleType(name)
+    made.operators, made.signatures = (), lambda: {"schema": 1, "operators": []}
+    return made
+
+
+def test_another_one_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.99.1+cpu")
+    with pytest.warns(UntestedTorchWarning, match=r"torch 2.99.1\+cpu; they were tested only with 2.13") as caught:
+        register(empty_library("versions_untested"), shim=False)
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        register(empty_library("versions_again"), shim=False)
+
+
+def test_one_that_lacks_what_is_needed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.3.0")
+    monkeypatch.delattr(torch.library, "register_autograd")
+    with pytest.raises(TorchError, match=r"torch 2.3.0 is too old: it has no torch.library.register_autograd"):
+        register(empty_library("versions_old"), shim=False)

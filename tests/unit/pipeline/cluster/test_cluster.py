@@ -1,7 +1,9 @@
-"""Nodes that are not fit for a build: what is told of each."""
+"""Clusters that cannot be had, and nodes that are not fit for a build: what is told of each."""
 
 from __future__ import annotations
 
+import socket
+import sys
 from pathlib import Path
 
 import msgspec
@@ -12,6 +14,7 @@ from aot_tune.pipeline.cluster.cluster_messages import NodeFacts, NodeQuestion, 
 from aot_tune.pipeline.cluster.node import choosing, node_facts, tell_node
 from aot_tune.pipeline.cluster.ray_cluster import ClusterNode
 from aot_tune.pipeline.cluster.ray_executor import check_node
+from aot_tune.pipeline.executor import reach_cluster
 from aot_tune.support.errors import BuildError
 
 NODE = ClusterNode(id="0123456789", name="10.0.0.7", cpus=4, gpus=0, memory=1 << 30)
@@ -70,3 +73,24 @@ def test_files_that_differ_or_are_not_there(tmp_path: Path) -> None:
     assert f"lacks {files[0]}, {files[1]}, {files[2]} and 1 more" in said
     digests = {**here.files, str(files[3]): "other"}
     assert f"has other contents of {files[3]}\n" in refused(msgspec.structs.replace(here, files=digests), here)
+
+
+def no_cluster() -> str:
+    with pytest.raises(BuildError) as caught, reach_cluster(print):
+        raise AssertionError
+    return str(caught.value)
+
+
+def test_without_ray_the_command_to_install_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    said = no_cluster()
+    assert "Ray is not installed here" in said
+    assert "pip install 'aot_tune[ray]'" in said
+
+
+def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray", reason="no ray: install aot_tune[ray]")
+    with socket.socket() as bound:  # and nobody listens
+        bound.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{bound.getsockname()[1]}")
+        assert "Connection refused" in no_cluster()
