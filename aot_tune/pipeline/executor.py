@@ -28,9 +28,6 @@ class MeasuringBench(Protocol):
     def referring(self) -> float:
         """Seconds that went into references so far."""
 
-    def measurement(self, prepared: Prepared, candidate: str, code: str, **fields: object) -> Measurement:
-        """A measurement that was made elsewhere on the same model of device and with the same policy."""
-
     def prepare(self, operator: Operator, on: Problem | Check) -> Prepared:
         """Prepare the references and tolerances of a problem."""
 

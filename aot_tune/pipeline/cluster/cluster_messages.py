@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -12,7 +12,7 @@ from aot_tune.bench.protocol.messages import Checked
 from aot_tune.compile import Object, Variant
 from aot_tune.plan.library_plan import Plan
 from aot_tune.render import Candidate, Rendered
-from aot_tune.spec import CompileOptions, Expr, Problem
+from aot_tune.spec import CompileOptions, Expr
 from aot_tune.support.errors import SentError
 
 __all__ = [
@@ -24,12 +24,7 @@ __all__ = [
     "MadeObject",
     "NodeFacts",
     "NodeQuestion",
-    "PrepareCall",
-    "RaceCall",
-    "ScreenCall",
-    "SurveyCall",
     "decode",
-    "decode_call",
     "encode",
     "sent_options",
     "sent_variant",
@@ -112,49 +107,21 @@ class Begin(_Record, frozen=True):
     patience: float | None
 
 
-class _Call(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="call", tag=str.lower):
-    """`alone` is as in `Bench.alone`."""
-
-    alone: bool = False
-
-
-class PrepareCall(_Call, frozen=True):
-    """See `Bench.prepare`."""
-
-    operator: str
-    on: Check
-
-
-class ScreenCall(_Call, frozen=True):
-    """See `Bench.screen`, or `Bench.verify` if not `timed`.
+class BenchCall(_Record, frozen=True):
+    """A call of a bench's `method`, with what this takes; see `Bench`. `alone` is as in `Bench.alone`.
 
     `verdict` is the result of the object's checks on odd problems, if another device has run them already.
     """
 
-    prepared: Prepared
-    variant: dict[str, Any]
-    best_ns: float | None
-    tune_checks: bool
-    timed: bool
+    method: Literal["prepare", "screen", "verify", "race", "survey"]
+    alone: bool
+    variants: list[dict[str, Any]]
+    operator: str = ""
+    on: Check | None = None
+    prepared: Prepared | None = None
+    best_ns: float | None = None
+    tune_checks: bool = True
     verdict: Checked | None = None
-
-
-class RaceCall(_Call, frozen=True):
-    """See `Bench.race`."""
-
-    prepared: Prepared
-    variants: list[dict[str, Any]]
-
-
-class SurveyCall(_Call, frozen=True):
-    """See `Bench.survey`."""
-
-    operator: str
-    problem: Problem
-    variants: list[dict[str, Any]]
-
-
-BenchCall = PrepareCall | ScreenCall | RaceCall | SurveyCall
 
 
 class BenchAnswer(_Record, frozen=True):
@@ -182,16 +149,6 @@ def decode(data: bytes, kind: type[T]) -> T:
         msgspec.MsgspecError: when the bytes are not such a record.
     """
     return msgspec.msgpack.decode(data, type=kind)
-
-
-def decode_call(data: bytes) -> BenchCall:
-    """Read a call of a bench.
-
-    Raises:
-        msgspec.MsgspecError: when the bytes are not a call.
-    """
-    call: BenchCall = msgspec.msgpack.decode(data, type=BenchCall)
-    return call
 
 
 def sent_options(options: CompileOptions) -> dict[str, Any]:

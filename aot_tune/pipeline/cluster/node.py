@@ -18,7 +18,7 @@ from aot_tune import __version__
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.host.findings import Findings
-from aot_tune.bench.protocol.measurement_records import Device
+from aot_tune.bench.protocol.measurement_records import Prepared
 from aot_tune.bench.protocol.messages import Checked
 from aot_tune.compile import Toolchain, Variant, families_of, native_targets, target_by_name, toolchain_for
 from aot_tune.compile.cache_entry import OBJECT, file_digest
@@ -32,11 +32,7 @@ from aot_tune.pipeline.cluster.cluster_messages import (
     MadeObject,
     NodeFacts,
     NodeQuestion,
-    PrepareCall,
-    RaceCall,
-    ScreenCall,
     decode,
-    decode_call,
     encode,
     taken_options,
     taken_variant,
@@ -46,6 +42,7 @@ from aot_tune.pipeline.measuring.device_lock import device_lock
 from aot_tune.pipeline.measuring.vendor_process import VendorQuestion, ask_vendor
 from aot_tune.plan.preflight import check_measuring, device_families
 from aot_tune.search.budget import Budget
+from aot_tune.spec import Operator, Target
 from aot_tune.support.digests import digest_of_files
 from aot_tune.support.errors import AotTuneError, SentError, ToolchainError, WorkerError
 from aot_tune.support.installed_paths import PACKAGE, package_code
@@ -155,7 +152,10 @@ class DeviceHost:
         self._thread = ThreadPoolExecutor(1)
         self._lock = threading.Lock()
         self._lines: list[str] = []
-        self._open: _OpenBench | None = None
+        self._stack = ExitStack()
+        self._bench: Bench | None = None
+        self._folder = Path()
+        self._operators: Mapping[str, Operator] = {}
         self._interrupted = threading.Event()
 
     def facts(self) -> bytes:
@@ -164,24 +164,20 @@ class DeviceHost:
 
     def check(self, targets: Sequence[str], toolkit: str) -> bytes:
         """Whether objects of a toolkit for targets can be measured here: an error, or warnings as lines."""
-        try:
-            for line in check_measuring([t for t in native_targets() if t.name in targets], toolkit, None):
-                self._log(line)
-        except AotTuneError as error:
-            return encode(BenchAnswer(error=SentError.of(error)))
-        return encode(BenchAnswer())
+        return self._answer(self._check, [t for t in native_targets() if t.name in targets], toolkit)
 
     def begin(self, order: bytes) -> bytes:
         """Start a bench, as a `Begin` says."""
-        return self._thread.submit(self._begin, decode(order, Begin)).result()
+        return self._thread.submit(self._answer, self._begin, decode(order, Begin)).result()
 
     def call(self, request: bytes, *objects: bytes) -> bytes:
         """Carry out a `BenchCall`. `objects` are the linked objects of its candidates, in the same order."""
-        return self._thread.submit(self._call, request, objects).result()
+        return self._thread.submit(self._answer, self._call, decode(request, BenchCall), objects).result()
 
     def ask_vendor(self, question: bytes) -> bytes:
         """Answer a `VendorQuestion` about the device."""
-        unit = self._open.bench.device.unit if self._open is not None else os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        bench = self._bench  # another thread may end it meanwhile
+        unit = os.environ.get("CUDA_VISIBLE_DEVICES", "") if bench is None else bench.device.unit
         return encode(ask_vendor(decode(question, VendorQuestion), unit))
 
     def end(self) -> None:
@@ -191,8 +187,8 @@ class DeviceHost:
     def interrupt(self) -> None:
         """Kill what the bench is doing, or end its wait for the device."""
         self._interrupted.set()
-        if (bench := self._open) is not None:  # another thread may end it meanwhile
-            bench.bench.interrupt()
+        if (bench := self._bench) is not None:  # another thread may end it meanwhile
+            bench.interrupt()
 
     def lines(self) -> list[str]:
         """The lines to print that came since the last call."""
@@ -204,97 +200,76 @@ class DeviceHost:
         with self._lock:
             self._lines.append(line)
 
-    def _begin(self, order: Begin) -> bytes:
+    def _answer(self, do: Callable[..., BenchAnswer], *given: object) -> bytes:
+        try:
+            answer = do(*given)
+        except AotTuneError as error:
+            answer = BenchAnswer(error=SentError.of(error))
+        bench = self._bench
+        return encode(msgspec.structs.replace(answer, referring=0.0 if bench is None else bench.referring))
+
+    def _check(self, targets: Sequence[Target], toolkit: str) -> BenchAnswer:
+        for line in check_measuring(targets, toolkit, None):
+            self._log(line)
+        return BenchAnswer()
+
+    def _begin(self, order: Begin) -> BenchAnswer:
         self._interrupted.clear()
-        try:
-            self._end()
-            facts = _device_facts()
-            if facts.device is None:
-                raise WorkerError("the device is gone", why=facts.error)
-            self._open = _OpenBench(facts.device, order, self._log, self._interrupted.is_set)
-        except AotTuneError as error:
-            return encode(BenchAnswer(error=SentError.of(error)))
-        return encode(BenchAnswer())
-
-    def _call(self, request: bytes, objects: Sequence[bytes]) -> bytes:
-        try:
-            if self._open is None:
-                raise WorkerError("no bench was started on the device")
-            return encode(self._open.answer(decode_call(request), objects))
-        except AotTuneError as error:
-            referring = 0.0 if self._open is None else self._open.bench.referring
-            return encode(BenchAnswer(referring=referring, error=SentError.of(error)))
-
-    def _end(self) -> None:
-        bench, self._open = self._open, None
-        if bench is not None:
-            bench.close()
-
-
-class _OpenBench:
-    """A bench with the operators of a build and a folder of its own. `ended` ends its wait for the device."""
-
-    def __init__(self, device: Device, order: Begin, log: Callable[[str], None], ended: Callable[[], bool]) -> None:
+        self._end()
+        facts = _device_facts()
+        if facts.device is None:
+            raise WorkerError("the device is gone", why=facts.error)
         self._operators = stated_operators(order.plan, [Path(r) for r in order.roots])
         with ExitStack() as stack:
             self._folder = Path(stack.enter_context(scratch_folder())).resolve()
             check_loadable(self._folder)  # else every candidate would fail, and the failures would be stored
             if order.exclusive:
                 patience = None if order.patience is None else Budget(order.patience)
-                stack.enter_context(device_lock(device, log, patience, ended))
-            self.bench = stack.enter_context(
-                Bench(
-                    device,
-                    order.policy,
-                    scratch=self._folder / "bench",
-                    threads=order.threads,
-                    log=log,
-                    waits=order.exclusive,
-                )
+                stack.enter_context(device_lock(facts.device, self._log, patience, self._interrupted.is_set))
+            scratch, waits = self._folder / "bench", order.exclusive
+            bench = Bench(
+                facts.device, order.policy, scratch=scratch, threads=order.threads, log=self._log, waits=waits
             )
+            self._bench = stack.enter_context(bench)
             self._stack = stack.pop_all()
+        return BenchAnswer()
 
-    def close(self) -> None:
+    def _end(self) -> None:
         """End the workers, release the device, remove the files."""
+        self._bench = None
         self._stack.close()
 
-    def answer(self, call: BenchCall, objects: Sequence[bytes]) -> BenchAnswer:
-        """Carry out a call."""
-        with self.bench.alone() if call.alone else contextlib.nullcontext():
-            if isinstance(call, PrepareCall):
+    def _call(self, call: BenchCall, objects: Sequence[bytes]) -> BenchAnswer:
+        bench = self._bench
+        if bench is None:
+            raise WorkerError("no bench was started on the device")
+        variants = [taken_variant(v, self._folder) for v in call.variants]
+        for path, data in zip([Path(v.shared) for v in variants], objects, strict=True):
+            if not path.exists():  # its name is a digest of its contents
+                path.write_bytes(data)
+        with bench.alone() if call.alone else contextlib.nullcontext():
+            if call.prepared is None:
+                assert call.on is not None
                 operator = self._operators[call.operator]
-                prepared = self.bench.prepare(operator, call.on)
-                return BenchAnswer(prepared=prepared, referring=self.bench.referring)
-            sent = [call.variant] if isinstance(call, ScreenCall) else call.variants
-            variants = [taken_variant(v, self._folder) for v in sent]
-            for variant, data in zip(variants, objects, strict=True):
-                self._keep(Path(variant.shared), data)
-            if isinstance(call, ScreenCall):
-                return self._screen(call, variants[0])
-            if isinstance(call, RaceCall):
-                measurements = self.bench.race(call.prepared, variants)
-            else:
-                operator = self._operators[call.operator]
-                measurements = self.bench.survey(operator, call.problem, variants)
-        return BenchAnswer(measurements=measurements, referring=self.bench.referring)
+                if call.method == "prepare":
+                    return BenchAnswer(prepared=bench.prepare(operator, call.on))
+                return BenchAnswer(measurements=bench.survey(operator, call.on.problem, variants))
+            if call.method == "race":
+                return BenchAnswer(measurements=bench.race(call.prepared, variants))
+            return _checked(bench, call, call.prepared, variants[0])
 
-    def _screen(self, call: ScreenCall, variant: Variant) -> BenchAnswer:
-        suite = Findings.suite(call.prepared.operator_folder, variant.code, variant.requires)
-        verdicts = self.bench.findings.verdicts
-        if call.verdict is not None:
-            verdicts.put(suite, call.verdict)
-        if call.timed:
-            measurement = self.bench.screen(call.prepared, variant, call.best_ns, call.tune_checks)
-        else:
-            measurement = self.bench.verify(call.prepared, variant, call.tune_checks)
-        verdict = verdicts.made(suite)
-        checked = verdict if isinstance(verdict, Checked) else None
-        return BenchAnswer(measurements=[measurement], referring=self.bench.referring, verdict=checked)
 
-    def _keep(self, path: Path, data: bytes) -> None:
-        """Write a linked object once. Workers find it by its name, which is a digest of its contents."""
-        if not path.exists():
-            path.write_bytes(data)
+def _checked(bench: Bench, call: BenchCall, prepared: Prepared, variant: Variant) -> BenchAnswer:
+    suite = Findings.suite(prepared.operator_folder, variant.code, variant.requires)
+    verdicts = bench.findings.verdicts
+    if call.verdict is not None:
+        verdicts.put(suite, call.verdict)
+    if call.method == "screen":
+        measurement = bench.screen(prepared, variant, call.best_ns, call.tune_checks)
+    else:
+        measurement = bench.verify(prepared, variant, call.tune_checks)
+    verdict = verdicts.made(suite)
+    return BenchAnswer(measurements=[measurement], verdict=verdict if isinstance(verdict, Checked) else None)
 
 
 def _device_facts() -> GpuFacts:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from aot_tune.bench.host.findings import Findings
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, Policy, Prepared
@@ -25,10 +25,6 @@ from aot_tune.pipeline.cluster.cluster_messages import (
     MadeObject,
     NodeFacts,
     NodeQuestion,
-    PrepareCall,
-    RaceCall,
-    ScreenCall,
-    SurveyCall,
     decode,
     encode,
     sent_options,
@@ -53,20 +49,6 @@ _STORED = 256
 """How many linked objects the cluster's store has at a time. Large kernels have megabytes."""
 
 
-class _HeldDevice(Protocol):
-    """The process of a device on a node, see `DeviceHost`."""
-
-    def ask(self, method: str, *arguments: Any, log: Callable[[str], None]) -> bytes:
-        """Call a method and return its answer.
-
-        Raises:
-            WorkerError: when the process is gone.
-        """
-
-    def tell(self, method: str) -> None:
-        """Call a method and wait for no answer, whether or not the process lives."""
-
-
 class _RemoteBench:
     """See `Bench`. `put` sends each linked object to the node once, as bytes.
 
@@ -76,15 +58,13 @@ class _RemoteBench:
 
     def __init__(
         self,
-        device: Device,
         begin: Begin,
-        host: _HeldDevice,
+        host: RayDevice,
         put: Callable[[Path], Any],
         log: Callable[[str], None],
         findings: Findings,
     ) -> None:
         self._verdicts = findings.verdicts
-        self.device, self.policy = device, begin.policy
         self._begin, self._host, self._put, self._log = begin, host, put, log
         self._alone = self._lost = False
         self.referring = 0.0
@@ -99,21 +79,10 @@ class _RemoteBench:
         if not self._lost:
             self._host.tell("end")
 
-    def measurement(self, prepared: Prepared, candidate: str, code: str, **fields: object) -> Measurement:
-        """See `Bench`."""
-        return Measurement(
-            candidate=candidate,
-            code=code,
-            problem=prepared.problem,
-            device=self.device.digest,
-            policy=self.policy.digest,
-            **fields,  # type: ignore[arg-type]
-        )
-
     def prepare(self, operator: Operator, on: Problem | Check) -> Prepared:
         """See `Bench`."""
         check = Check(problem=on) if isinstance(on, Problem) else on
-        prepared = self._call(PrepareCall(operator=operator.name, on=check, alone=self._alone)).prepared
+        prepared = self._call("prepare", operator=operator.name, on=check).prepared
         if prepared is None:
             raise WorkerError("a node did not say where a reference is")
         return prepared
@@ -131,47 +100,36 @@ class _RemoteBench:
         self, prepared: Prepared, variant: Variant, best_ns: float | None = None, tune_checks: bool = True
     ) -> Measurement:
         """See `Bench`."""
-        return self._screen(prepared, variant, best_ns, tune_checks, timed=True)
+        return self._checked("screen", prepared, variant, best_ns=best_ns, tune_checks=tune_checks)
 
     def verify(self, prepared: Prepared, variant: Variant, tune_checks: bool = True) -> Measurement:
         """See `Bench`."""
-        return self._screen(prepared, variant, None, tune_checks, timed=False)
+        return self._checked("verify", prepared, variant, tune_checks=tune_checks)
 
-    def _screen(
-        self, prepared: Prepared, variant: Variant, best_ns: float | None, tune_checks: bool, *, timed: bool
-    ) -> Measurement:
+    def _checked(self, method: str, prepared: Prepared, variant: Variant, **given: Any) -> Measurement:
         suite = Findings.suite(prepared.operator_folder, variant.code, variant.requires)
         verdict = None if self._alone else self._verdicts.made(suite)
-        call = ScreenCall(
-            prepared=prepared,
-            variant=sent_variant(variant),
-            best_ns=best_ns,
-            tune_checks=tune_checks,
-            timed=timed,
-            verdict=verdict if isinstance(verdict, Checked) else None,
-            alone=self._alone,
-        )
-        answer = self._call(call, [variant])
+        if isinstance(verdict, Checked):
+            given["verdict"] = verdict
+        answer = self._call(method, [variant], prepared=prepared, **given)
         if answer.verdict is not None and not self._alone:
             self._verdicts.put(suite, answer.verdict)
         return answer.measurements[0]
 
     def race(self, prepared: Prepared, variants: Sequence[Variant]) -> list[Measurement]:
         """See `Bench`."""
-        sent = [sent_variant(v) for v in variants]
-        return self._call(RaceCall(prepared=prepared, variants=sent, alone=self._alone), variants).measurements
+        return self._call("race", variants, prepared=prepared).measurements
 
     def survey(self, operator: Operator, problem: Problem, variants: Sequence[Variant]) -> list[Measurement]:
         """See `Bench`."""
-        sent = [sent_variant(v) for v in variants]
-        call = SurveyCall(operator=operator.name, problem=problem, variants=sent, alone=self._alone)
-        return self._call(call, variants).measurements
+        return self._call("survey", variants, operator=operator.name, on=Check(problem=problem)).measurements
 
     def interrupt(self) -> None:
         """See `Bench`."""
         self._host.tell("interrupt")
 
-    def _call(self, call: BenchCall, variants: Sequence[Variant] = ()) -> BenchAnswer:
+    def _call(self, method: Any, variants: Sequence[Variant] = (), **given: Any) -> BenchAnswer:
+        call = BenchCall(method=method, variants=[sent_variant(v) for v in variants], alone=self._alone, **given)
         return self._ask("call", encode(call), *(self._put(Path(v.shared)) for v in variants))
 
     def _ask(self, method: str, *arguments: Any) -> BenchAnswer:
@@ -469,7 +427,7 @@ class _RayExecutor:
             exclusive=exclusive,
             patience=None if patience is None or patience.seconds is None else patience.left,
         )
-        return _RemoteBench(device, begin, self._hosts[device.unit], self._put, self._log, findings)
+        return _RemoteBench(begin, self._hosts[device.unit], self._put, self._log, findings)
 
     def _put(self, path: Path) -> Any:
         """A linked object in the cluster's store, once for all devices. Only the objects used last stay there."""

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from aot_tune.bench.devices.family import family
-from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, Prepared, is_baseline
+from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, Prepared, Status, is_baseline
 from aot_tune.compile import Variant
 from aot_tune.database import OperatorStore, operator_digest
 from aot_tune.pipeline.build_time import TuningTurn, task_of
@@ -339,12 +339,19 @@ class Measurer:
         try:
             linked = self._lazy.linked(variant, evidence)
         except ToolchainError as error:
-            return bench.measurement(prepared, variant.candidate.id, variant.code, status="failed", reason=error.what)
+            return self._unmeasured(case, variant.candidate.id, variant.code, "failed", error.what)
         measurement = bench.screen(prepared, linked, best)
         self.measured += 1
         if measurement.lasting:
             case.store.put(measurement, [linked])
         return measurement
+
+    def _unmeasured(self, case: _OneProblem, name: str, code: str, status: Status, reason: str = "") -> Measurement:
+        device, policy = self._lazy.device, family(self._lazy.device.family).policy()
+        return Measurement(
+            candidate=name, code=code, problem=case.problem, device=device.digest, policy=policy.digest, status=status,
+            reason=reason,
+        )  # fmt: skip
 
     def _known_race(self, case: _OneProblem, variants: Sequence[Variant]) -> list[Measurement] | None:
         subjects = [(e.candidate.id, e.code) for e in variants] + [(f"{BASELINE}{n}", "") for n in case.baselines()]
@@ -361,7 +368,7 @@ class Measurer:
         self.measured += len(raced)
         if all(m.lasting and m.status != "skipped" for m in raced):
             names = {f"{BASELINE}{n}" for n in case.baselines()} - {m.candidate for m in raced}
-            unable = [bench.measurement(case.prepared(), n, "", status="skipped") for n in sorted(names)]
+            unable = [self._unmeasured(case, n, "", "skipped") for n in sorted(names)]
             case.store.put_race([*raced, *unable], linked)  # a baseline that cannot run here is not tried again
         return raced
 
