@@ -13,9 +13,10 @@ from aot_tune.spec.fragment_programs import check_fragments
 from aot_tune.spec.fragments import Activate, AddTensor
 from aot_tune.spec.generators import Generator, IntegerSums, check_values
 from aot_tune.spec.kernel import Kernel, check_guard_parameters
-from aot_tune.spec.names import check_among, check_identifier
+from aot_tune.spec.names import check_among, check_identifier, check_several
 from aot_tune.spec.operator_fields import OperatorFields
 from aot_tune.spec.problem import Problem
+from aot_tune.spec.regimes import OTHER
 from aot_tune.spec.targets import refuse_device_facts
 from aot_tune.spec.tensors import FLOATING, INTERMEDIATES, OffBy, Tensor
 from aot_tune.support.errors import Mistakes, SpecError, did_you_mean
@@ -50,6 +51,10 @@ class Operator(OperatorFields):
         checks: problems to verify, in addition to the workload and to derived odd problems.
         ranges: dim to the least and the largest extent that calls are expected to have. Without it, the range is from
             half the least to twice the largest extent of the workload. Surveys draw shapes from it.
+        values: dim to the extents that callers have, such as widths of heads, in place of a range.
+        regimes: name to conditions over facts of a call, such as `{"one row": (M == 1,), "many rows": (M > 1,)}`. A
+            call is of the first regime whose conditions hold, or of "other". Each has as many surveyed shapes, and a
+            decision of its own. Without regimes, they are implied by numbers that guards of kernels compare dims with.
         expected: further conditions that calls are expected to meet, such as `H % HK == 0`. Surveys draw only such
             shapes. Other calls work as well.
         tolerance: how many times the yardstick's error a result may be off, 4 by default. It is a number, `off_by` for
@@ -91,6 +96,8 @@ def _check_operator(op: OperatorFields) -> None:
         _check_legal,
         _check_dims,
         _check_ranges,
+        _check_values,
+        _check_regimes,
         check_aliases,
         check_layouts,
         check_fold,
@@ -449,6 +456,40 @@ def _are_floating(op: OperatorFields, tensor: Tensor) -> bool:
 
 def _are_whole(op: OperatorFields, tensor: Tensor) -> bool:
     return any(d.code not in FLOATING for d in _choices(op, tensor))
+
+
+def _check_regimes(op: OperatorFields, where: str) -> None:
+    for name, conditions in op.regimes.items():
+        what = f"{where}: regime {str(name)!r}"
+        if not isinstance(name, str) or not name or not name.isprintable() or '"' in name or name == OTHER:
+            why = "a name is one line without quotes" if name != OTHER else "calls of no regime have this name"
+            raise SpecError(f"{what} has no name of its own", why=why, fix='write regimes={"one row": (M == 1,), ...}')
+        check_several(conditions, what)
+        if not conditions or not all(isinstance(c, Expr) for c in conditions):
+            raise SpecError(
+                f"{what} has no conditions, or something else among them: {str(conditions)[:80]}",
+                why=f"calls that meet the conditions of no regime are of the regime {OTHER!r}",
+                fix="compare facts of the call, as in (M == 1,) or (M > 1, M <= 32)",
+            )
+        for condition in conditions:
+            _check_facts(condition, op.fact_names(), what)
+
+
+def _check_values(op: OperatorFields, where: str) -> None:
+    for name, extents in op.values.items():
+        check_among(name, op.dims, f"{where}: values name the unknown dim {name!r}")
+        if name in op.ranges:
+            raise SpecError(
+                f"{where}: {name!r} has both a range and values",
+                why="a survey draws the extents of a dim from one of them",
+                fix="leave one out: values where callers have few extents, a range where they may have any",
+            )
+        check_several(extents, f"{where}: the values of {name!r}")
+        if not extents or len(set(extents)) < len(extents) or not all(type(n) is int and n >= 1 for n in extents):
+            raise SpecError(
+                f"{where}: the values of {name!r} are {tuple(extents)!r}",
+                fix="give different whole numbers from 1 on, such as (64, 96, 128)",
+            )
 
 
 def _check_ranges(op: OperatorFields, where: str) -> None:

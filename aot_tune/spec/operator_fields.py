@@ -84,6 +84,8 @@ class OperatorFields:
     fragments: Mapping[str, Fragment] = field(default_factory=dict)
     checks: tuple[Problem, ...] = ()
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    values: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    regimes: Mapping[str, tuple[Expr, ...]] = field(default_factory=dict)
     expected: tuple[Expr, ...] = ()
     tolerance: Tolerance | None = None
     intermediates: str = ""
@@ -100,6 +102,9 @@ class OperatorFields:
     _workloads: dict[str, tuple[Problem, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
     _concrete: dict[tuple[str, ...], Any] = field(init=False, repr=False, compare=False, default_factory=dict)
     _facts: dict[str, dict[str, int]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _regimes: tuple[tuple[str, tuple[Expr, ...]], ...] | None = field(
+        init=False, repr=False, compare=False, default=None
+    )
 
     def __post_init__(self) -> None:
         check_identifier(self.name, "operator")

@@ -11,14 +11,13 @@ from aot_tune.expr.integer_expressions import all_of
 from aot_tune.spec.calls import extents_exist
 from aot_tune.spec.operator import Operator
 from aot_tune.spec.problem import Problem
+from aot_tune.spec.regimes import range_of
 
-__all__ = ["Kind", "kind_of", "range_of", "survey_shapes"]
+__all__ = ["Kind", "kind_of", "survey_shapes"]
 
 Kind = tuple[tuple[str, int], ...]
 """Facts, with their values, of calls that have their own variants."""
 
-_WIDER = 2
-"""Without a declared range, a dim ranges from half the least extent of the workload to twice the largest."""
 _LARGER = 2.0
 """No shape has more FLOPs or bytes than twice the most in the workload."""
 _TRIES = 60
@@ -73,14 +72,6 @@ def _drawn(
         if shape.id not in tuned and small and all_of((*exist, *operator.legal, *operator.expected), facts):
             drawn.setdefault(shape.id, shape)
     return tuple(drawn.values())
-
-
-def range_of(operator: Operator, dim: str, problems: Sequence[Problem]) -> tuple[int, int]:
-    """The least and the largest extent to draw for a dim, judged by some problems."""
-    if dim in operator.ranges:
-        return operator.ranges[dim]
-    extents = [max(p.dims[dim], 1) for p in problems]
-    return max(min(extents) // _WIDER, 1), max(extents) * _WIDER
 
 
 def _is_even(dim: str, problems: Sequence[Problem]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aot_tune.spec import Attribute, Baseline, Call, IntegerSums, Operator, Problem, Tensor, dims, problem
+from aot_tune.spec import Attribute, Baseline, Call, IntegerSums, Operator, Problem, Tensor, dims, minimum, problem
 
 from .kernels import KERNELS
 
@@ -80,6 +80,8 @@ operator = Operator(
     exact=IntegerSums(K, thinned="b"),
     flops=2 * B * M * N * K,
     ranges={"B": (1, 1024), "M": (1, 4096), "N": (16, 4096), "K": (16, 4096)},
+    # Narrow: as wide as a head of attention, in the result or along the sum.
+    regimes={"one row": (M == 1,), "few rows": (M <= 32,), "narrow": (minimum(N, K) <= 128,), "wide": (M > 32,)},
     workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
     baselines=(
         Baseline("numpy.matmul", "numpy", numpy_matmul),

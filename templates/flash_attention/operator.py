@@ -292,8 +292,14 @@ operator = Operator(
     intermediates="f32",
     reference=reference,
     flops=4 * B * H * D * PAIRS,
-    ranges={"M": (1, 32768), "N": (64, 32768), "D": (32, 256)},
-    expected=(H % HK == 0,),
+    ranges={"M": (1, 32768), "N": (64, 32768)},
+    values={
+        "H": (8, 12, 16, 20, 24, 28, 32, 40, 48, 64),
+        "HK": (1, 2, 4, 8, 12, 16, 32),
+        "D": (64, 80, 96, 128, 160, 192, 256),
+    },
+    regimes={"one query": (M == 1,), "few queries": (M <= 32,), "prompt": (M > 32,)},
+    expected=(H % HK == 0, (M > 1) | (CAUSAL != 1)),  # a query of its own would see one key by upper_left
     workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
     checks=_checks(),
     # Matrix units take powers that are rounded to 16 bits. Where a query sees few of many keys, that is much beside the

@@ -84,6 +84,7 @@ operator = Operator(
     fold="M",
     flops=2 * M * N * K + present("bias") * M * N + present("residual") * M * N,
     ranges={"M": (1, 16384), "N": (128, 65536), "K": (128, 32768)},
+    regimes={"one row": (M == 1,), "few rows": (M <= 64,), "short sums": (K <= 1024,), "many rows": (M > 64,)},
     workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
     baselines=(
         Baseline("numpy.matmul", "numpy", numpy_matmul),

@@ -35,7 +35,8 @@ from aot_tune.select import all_picked, picked
 from aot_tune.select.decide import is_held_out
 from aot_tune.spec import Facts, Operator, Problem, all_of
 from aot_tune.spec.calls import extents_exist
-from aot_tune.spec.survey_shapes import Kind, kind_of, range_of
+from aot_tune.spec.regimes import range_of
+from aot_tune.spec.survey_shapes import Kind, kind_of
 
 __all__ = ["Rooflines", "failures_of", "generic_only", "paired_ratio", "tell"]
 

@@ -190,6 +190,17 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("dims, a text", lambda: operator(dims="M, N"), r"dims is not a tuple but 'M, N'\n  fix: write \('M', 'N'\)"),
     ("present, a text", lambda: problem(M=1, present="bias"),
      r"problem: present is not a tuple but 'bias'\n  fix: write \('bias',\)"),
+    ("range and values", lambda: operator(ranges={"M": (1, 8)}, values={"M": (1, 2)}),
+     "(?s)'M' has both a range and values.*leave one out"),
+    ("values of no dim", lambda: operator(values={"Q": (1,)}), "values name the unknown dim 'Q'"),
+    ("no values", lambda: operator(values={"M": ()}), r"the values of 'M' are \(\)"),
+    ("a value twice", lambda: operator(values={"M": (2, 2)}), r"the values of 'M' are \(2, 2\)"),
+    ("a value, one", lambda: operator(values={"M": 2}), "the values of 'M' is not a tuple but 2"),
+    ("regime of no conditions", lambda: operator(regimes={"few": ()}), "regime 'few' has no conditions"),
+    ("regime of a bool", lambda: operator(regimes={"few": (True,)}), "or something else among them: .True"),
+    ("regime, one", lambda: operator(regimes={"few": M < 3}), r"regime 'few' is not a tuple but \(M < 3\)"),
+    ("regime of no fact", lambda: operator(regimes={"few": (dim("Q") < 3,)}), "'few' uses 'Q', which is not bound"),
+    ("regime of others", lambda: operator(regimes={"other": (M < 3,)}), "regime 'other' has no name of its own"),
     ("condition", lambda: bool(M < 3), r"\(M < 3\) was used as a Python condition"),
 ]  # fmt: skip
 
