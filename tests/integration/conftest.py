@@ -20,11 +20,11 @@ from environments import (
     make_read_only,
     make_sdist,
     pip,
-    run,
     tree_digest,
 )
 from module_files import load_module
 from project import Project
+from stand_ins import build
 
 from aot_tune.compile import toolchain_for
 from aot_tune.support.errors import ToolchainError
@@ -91,10 +91,7 @@ def needs_triton() -> None:
 @pytest.fixture(scope="session")
 def triton_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a stand-in for libcuda.so.1, which logs what is loaded and launched."""
-    folder = tmp_path_factory.mktemp("driver")
-    source = Path(__file__).with_name("triton_driver.cpp")
-    run(["g++", "-std=c++17", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", source, "-o", folder / "libcuda.so.1"])
-    return folder
+    return build(tmp_path_factory.mktemp("driver"), "libcuda.so.1", "-DLEVELS=90").parent
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ Nothing here ran on a card.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from io import BytesIO
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stand_ins
 from cuda_project import FAKE, Made, build
 from elftools.elf.elffile import ELFFile
 from environments import ROOT, environment, run
@@ -77,11 +77,7 @@ def test_the_build_says_loudly_what_it_is(made: Made) -> None:
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a stand-in for libamdhip64.so, which knows the architectures of code objects."""
-    folder = tmp_path_factory.mktemp("driver")
-    source = ROOT / "tests" / "unit" / "shared" / "stubs" / "libamdhip64_runtime.cpp"
-    flags = ["-std=c++17", "-shared", "-fPIC", "-Wl,-soname,libamdhip64.so"]
-    subprocess.run(["g++", *flags, source, "-o", folder / "libamdhip64.so"], check=True)
-    return folder
+    return stand_ins.build(tmp_path_factory.mktemp("driver"), "libamdhip64.so").parent
 
 
 CALLS = """
@@ -111,7 +107,7 @@ def bf16(rows, columns, device=0):
 def launched(call):
     before = len(stub.stub_log())
     call()
-    said = stub.stub_log()[before:].decode().split("; ")
+    said = stub.stub_log()[before:].decode().splitlines()
     print("; ".join(s for s in said if s.startswith(("load", "rms_norm", "swiglu"))))
 
 def norm(rows, columns, device=0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -15,7 +16,8 @@ import linked_hip
 import numpy as np
 import pytest
 from linked_cuda import OnDevice
-from linked_hip import Fake, call
+from linked_hip import call
+from stand_ins import build
 
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.installed_paths import RUNTIME
@@ -31,7 +33,7 @@ def built(linked_once: Callable[..., linked.Built]) -> linked.Built:
 @pytest.fixture(scope="module")
 def hip(built: linked.Built) -> ModuleType:
     """Its module, in a process that has the stand-in of the runtime."""
-    Fake(built.module)
+    ctypes.CDLL(str(linked_hip.runtime_of(built.module)))
     return linked.load_module(built.module)
 
 
@@ -78,24 +80,24 @@ for _ in range(2):
     except hip.Error as error:
         print(type(error).__name__, error)
 if {ahead}:
-    print(stand_in.stub_state())
+    print(stand_in.stub_current(), stand_in.stub_mode(), stand_in.stub_waiting())
 """
 
 
 def test_errors_of_the_runtime(built: linked.Built) -> None:
     code = SAID.format(runtime=str(linked_hip.runtime_of(built.module)), module=str(built.module), ahead=True)
     for environment, kind, message in (
-        ({"FAKE_INIT": "100"}, "ArgumentValueError", "rocm:0: the HIP runtime sees no device; look at rocminfo"),
-        ({"FAKE_INIT": "3"}, "CallError", "HIP error 3 (a fake error); a process that was forked after HIP was used"),
-        ({"FAKE_INIT": "802"}, "CallError", "rocm:0 cannot be used: HIP error 802 (a fake error)"),
+        ({"FAKE_init": "100"}, "ArgumentValueError", "rocm:0: the HIP runtime sees no device; look at rocminfo"),
+        ({"FAKE_init": "3"}, "CallError", "HIP error 3 (a fake error); a process that was forked after HIP was used"),
+        ({"FAKE_init": "802"}, "CallError", "rocm:0 cannot be used: HIP error 802 (a fake error)"),
         ({"FAKE_ARCHITECTURES": "Hainan"}, "ArgumentValueError", "architecture 'Hainan', wanted a name such as gfx942"),
         ({"FAKE_ARCHITECTURES": "gfx94x"}, "ArgumentValueError", "architecture 'gfx94x', wanted a name such as"),
-        ({"FAKE_MALLOC": "2"}, "CallError", "rocm:0: no memory for a workspace of 1048576 bytes: HIP error 2"),
+        ({"FAKE_malloc": "2"}, "CallError", "rocm:0: no memory for a workspace of 1048576 bytes: HIP error 2"),
     ):
         *lines, state = forked.python(code, **environment).splitlines()
         assert len(lines) == 2
         assert all(line.startswith(kind) and message in line for line in lines), lines
-        assert state.endswith("0")  # nobody's next question for an error gets ours
+        assert state == "0 0 0"  # nobody's next question for an error gets ours
 
 
 def test_the_runtime_is_found_at_the_first_call(built: linked.Built, tmp_path: Path) -> None:
@@ -103,7 +105,7 @@ def test_the_runtime_is_found_at_the_first_call(built: linked.Built, tmp_path: P
     (tmp_path / "none").mkdir()
     for name in ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"):
         (tmp_path / "none" / name).write_text("not a library\n")
-    linked_hip.stand_in(tmp_path / "old", "-DTOO_OLD")
+    build(tmp_path / "old", "libamdhip64.so", "-DTOO_OLD")
     code = f"import sys; sys.path[:0] = {sys.path!r}; import linked, linked_hip; from pathlib import Path\n"
     code += SAID.format(runtime="", module=str(built.module), ahead=False)
     for folder, message in (

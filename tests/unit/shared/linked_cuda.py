@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +14,7 @@ import linked
 import msgspec
 import numpy as np
 from compiled import PRELUDE
-from places import SHARED
+from stand_ins import StandIn, build
 
 from aot_tune.compile.toolchain import toolchain_for
 from aot_tune.link import LibrarySpec, OperatorTable, SeenCalls, TargetTable
@@ -166,7 +165,7 @@ def host_variant(folder: Path, name: str, dtype: str = "f32", **how: Any) -> lin
 
 
 def stand_in(folder: Path) -> linked.Built:
-    """`scale` for CPUs (f32) and CUDA (f32, bf16), an operator for CPUs alone, and the driver of fake_cuda.cpp."""
+    """`scale` for CPUs (f32) and CUDA (f32, bf16), an operator for CPUs alone, and a stand-in for the driver."""
     objects, fake = folder / "objects", folder / "libcuda.so.1"
     objects.mkdir(parents=True, exist_ok=True)
     norm = OperatorTable(
@@ -176,8 +175,7 @@ def stand_in(folder: Path) -> linked.Built:
     scale = table(host_variant(objects, "plain_cpu"), variants)
     spec = LibrarySpec(output="linked_cuda", operators=(scale, norm))
     if not fake.exists():
-        run = ["g++", "-std=c++17", "-shared", "-fPIC", SHARED / "fake_cuda.cpp", f"-Wl,-soname,{fake.name}"]
-        subprocess.run([*run, "-o", fake], check=True)
+        build(folder, fake.name)
     found = ["-Wl,--no-as-needed", str(fake), "-Wl,-rpath,$ORIGIN/.."]  # so that dlopen gets this one
     return linked.link_library(spec, folder / "out", families=["cuda"], libraries=found)
 
@@ -228,22 +226,6 @@ class OnDevice:
         return make(ctypes.addressof(self.managed), b"dltensor_versioned", None)
 
 
-class Fake:
-    """What the stand-in of the runtime was asked for."""
-
-    def __init__(self, module: Path) -> None:
-        self._library = ctypes.CDLL(str(module.parent.parent / "libcuda.so.1"))
-        self._library.fake_log.restype = ctypes.c_char_p
-        self.reset()
-
-    def reset(self, current: int = -1, failing: int = 0) -> None:
-        """Begin again with the context of a device (-1: none, 9: a foreign one of device 1) as the thread's."""
-        self._library.fake_reset(current, failing)
-
-    def log(self) -> list[str]:
-        text: bytes = self._library.fake_log()
-        return text.decode().split("; ")[:-1]
-
-    def state(self) -> tuple[int, int]:
-        """The thread's device and its mode of stream captures."""
-        return self._library.fake_state() // 10, self._library.fake_state() % 10
+def driver_of(module: Path) -> StandIn:
+    """The driver beside a library."""
+    return StandIn(module.parent.parent / "libcuda.so.1")

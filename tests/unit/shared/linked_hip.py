@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import linked
 import numpy as np
 from linked_cuda import N, OnDevice, host_variant, operator, stand_in_variant
-from places import SHARED
+from stand_ins import build
 
 from aot_tune.compile import target_by_name
 from aot_tune.link import LibrarySpec, OperatorTable, TargetTable
@@ -41,18 +39,8 @@ def library(folder: Path) -> linked.Built:
     scale = OperatorTable(operator=operator(), variants=tuple(variants), tables=(table,))
     made = linked.link_library(LibrarySpec(output="linked_hip", operators=(scale,)), folder / "out", families=["hip"])
     if not (folder / "runtime").exists():
-        stand_in(folder / "runtime")
+        build(folder / "runtime", "libamdhip64.so")
     return made
-
-
-def stand_in(folder: Path, *flags: str) -> Path:
-    """The stand-in of the HIP runtime, in a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    source = SHARED / "stubs" / "libamdhip64_runtime.cpp"
-    out = folder / "libamdhip64.so"
-    argv = ["g++", "-std=c++17", "-shared", "-fPIC", *flags, str(source), f"-Wl,-soname,{out.name}", "-o", str(out)]
-    subprocess.run(argv, check=True)
-    return out
 
 
 def runtime_of(module: Path) -> Path:
@@ -65,24 +53,3 @@ def call(module: ModuleType, n: int, device: int, **more: object) -> float:
     out = np.zeros(n, np.float32)
     module.scale(OnDevice(np.zeros(n, np.float32), (10, device)), out=OnDevice(out, (10, device)), **more)
     return float(out[0])
-
-
-class Fake:
-    """What the stand-in was asked for."""
-
-    def __init__(self, module: Path) -> None:
-        self._library = ctypes.CDLL(str(runtime_of(module)))
-        self._library.stub_log.restype = ctypes.c_char_p
-        self.reset()
-
-    def reset(self, current: int = 0, failing: int = 0) -> None:
-        """Begin again on a device; `failing` is what hipSetDevice returns."""
-        self._library.stub_reset(current, failing)
-
-    def log(self) -> list[str]:
-        text: bytes = self._library.stub_log()
-        return text.decode().split("; ")[:-1]
-
-    def state(self) -> int:
-        """Device x 100 + mode of stream captures x 10 + whether an error waits for the thread's next question."""
-        return int(self._library.stub_state())

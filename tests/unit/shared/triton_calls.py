@@ -1,9 +1,9 @@
 """Runs in a process of its own: loads a Triton candidate and makes the calls that standard input lists.
 
-Input: {"library": path, "symbol": ..., "driver": bool, "calls": [...]}. A call is {"set": [name, value]} for the
-driver's stand-in, {"preload": true}, {"threads": n} around another call, or has `arguments`: tensors as {"shape",
-"strides", "dtype", "offset", "device"}, None, or {"scalar": type, "value"}. {"grids": [[shape, ...], ...]} makes a call
-of each row of shapes and answers with the grids. Output: a list with what each call came to.
+Input: {"library": path, "symbol": ..., "driver": bool, "calls": [...]}. A call is {"set": [name, value]} or
+{"enter": device} for the driver's stand-in, {"preload": true}, {"threads": n} around another call, or has `arguments`:
+tensors as {"shape", "strides", "dtype", "offset", "device"}, None, or {"scalar": type, "value"}. {"grids": [[shape,
+...], ...]} makes a call of each row of shapes and answers with the grids. Output: a list with what each call came to.
 """
 
 from __future__ import annotations
@@ -110,7 +110,6 @@ def grids(candidate: Candidate, stub: Any, rows: list[list[list[int]]]) -> list[
         stub.stub_clear()
         made = [tensor({"shape": shape, "memory": False}) for shape in shapes]
         grid = (ctypes.c_int64 * 3)(0, 0, 0)
-        stub.stub_forget()
         status = candidate.functions["launch"](*(ctypes.byref(t) for t in made), None, ctypes.c_size_t(0), None)
         stub.stub_grid(grid)
         found.append([status] if status else list(grid))
@@ -123,11 +122,15 @@ def main() -> None:
     if given["driver"]:
         stub = ctypes.CDLL("libcuda.so.1")
         stub.stub_log.restype = ctypes.c_char_p
+        stub.stub_enter(0)
     candidate = Candidate(given["library"], given["symbol"])
     answers = []
     for one in given["calls"]:
         if "set" in one:
-            stub.stub_set(one["set"][0].encode(), one["set"][1])
+            stub.stub_set(one["set"][0].encode(), ctypes.c_int64(one["set"][1]))
+            continue
+        if "enter" in one:
+            stub.stub_enter(one["enter"])
             continue
         if "grids" in one:
             answers.append({"grids": grids(candidate, stub, one["grids"])})

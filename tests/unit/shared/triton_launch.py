@@ -138,14 +138,6 @@ def linked(objects: Sequence[Path], library: Path) -> Path:
     return library
 
 
-def stand_in(folder: Path, source: str, name: str, *flags: str) -> Path:
-    """A driver's stand-in of `stubs`, under the name that it is looked for by; the folder that it is in."""
-    folder.mkdir(parents=True, exist_ok=True)
-    run = ["g++", "-std=c++17", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", *flags]
-    subprocess.run([*run, str(SHARED / "stubs" / source), "-o", str(folder / name), "-lpthread"], check=True)
-    return folder
-
-
 def call(
     library: Path, symbol: str, calls: Sequence[Mapping[str, Any]], driver: Path | None, **environment: str
 ) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from bundled import OPERATORS
-from cublaslt_stand_in import build_stub
+from stand_ins import build, with_cublaslt
 from vendor_calls import Call, OnHost, render
 
 from aot_tune.compile.toolchain import toolchain_for
@@ -72,7 +72,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="module")
 def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_stub(tmp_path_factory.mktemp("stub"))
+    return with_cublaslt(tmp_path_factory.mktemp("stub"))
 
 
 def logged(answer: Any, function: str) -> list[str]:
@@ -218,13 +218,13 @@ def test_without_the_library_nothing_is_done_and_the_note_says_so(built: Built, 
         ("own", PLAIN, "-DLACKS_MATMUL", "cublasLtMatmul"),
         ("batched", EVEN, "-DLACKS_LAYOUT_SET", "cublasLtMatrixLayoutSetAttribute"),
     ):
-        [answer] = built(name).call([call], build_stub(tmp_path / name, flag))
+        [answer] = built(name).call([call], with_cublaslt(tmp_path / name, flag))
         assert refused(answer)
         assert answer["note"] == f"the cuBLASLt that was found lacks {lacks}"
 
 
 def test_a_handle_that_cannot_be_made_is_not_asked_for_again(built: Built, stub: Path) -> None:
-    calls = [{"set": ["create_status", 1]}, PLAIN, {"set": ["create_status", 0]}, PLAIN, PLAIN | {"device": 1}]
+    calls = [{"set": ["create", 1]}, PLAIN, {"set": ["create", 0]}, PLAIN, PLAIN | {"device": 1}]
     first, second, other = built("own").call(calls, stub)
     assert refused(first)
     assert refused(second)
@@ -235,11 +235,11 @@ def test_a_handle_that_cannot_be_made_is_not_asked_for_again(built: Built, stub:
 
 def test_another_version_uses_its_own_heuristic(built: Built, tmp_path: Path) -> None:
     """Such as that of a wheel beside the package, where it is found."""
-    [answer] = built("recorded").call([PLAIN], build_stub(tmp_path / "newer", "-DVERSION=130205"))
+    [answer] = built("recorded").call([PLAIN], with_cublaslt(tmp_path / "newer", "-DVERSION=130205"))
     assert answer["launch"] == 0
     assert logged(answer, "matmul id=900 ")
     assert answer["note"] == "cuBLASLt 13.2.5, recorded with 13.1.0: its own heuristic"
-    build_stub(tmp_path / "nvidia" / "cublas" / "lib", "-DVERSION=120903", name="libcublasLt.so.12", driver=False)
+    build(tmp_path / "nvidia" / "cublas" / "lib", "libcublasLt.so.12", "-DVERSION=120903")
     (tmp_path / "package" / "lib").mkdir(parents=True)
     copy = Path(shutil.copy(built("recorded").program, tmp_path / "package" / "lib" / "ops.so"))
     [answer] = built("recorded").call([PLAIN], None, copy)
@@ -250,7 +250,7 @@ def test_another_version_uses_its_own_heuristic(built: Built, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "one", "fault"),
     [
-        ("recorded", PLAIN, ["check_status", 15]),
+        ("recorded", PLAIN, ["check", 15]),
         ("recorded", PLAIN, ["check_workspace", (32 << 20) + 1]),
         ("batched, recorded", ODD, ["tell_sizes", 1]),  # it was chosen for matrices that are all aligned
     ],
@@ -264,9 +264,9 @@ def test_a_call_that_the_recorded_algorithm_cannot_serve(
     assert answer["note"] == "cuBLASLt 13.1.0: its own heuristic, the recorded algorithm does not take this call"
 
 
-@pytest.mark.parametrize("fault", [["heuristic_status", 15], ["heuristic_count", 0]])
+@pytest.mark.parametrize("fault", [["heuristic", 15], ["heuristic_count", 0]])
 def test_a_call_that_no_algorithm_serves(fault: list[Any], built: Built, stub: Path) -> None:
-    first, second = built("own").call([{"set": fault}, PLAIN, {"set": ["heuristic_status", 0]}, PLAIN], stub)
+    first, second = built("own").call([{"set": fault}, PLAIN, {"set": ["heuristic", 0]}, PLAIN], stub)
     assert refused(first)
     assert first["note"] == "cuBLASLt 13.1.0 has no algorithm for this call"
     assert second["log"] == []  # remembered

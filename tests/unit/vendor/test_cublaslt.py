@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cublaslt_stand_in import build_stub
+from stand_ins import with_cublaslt
 
 from aot_tune.vendor import cublaslt
 
@@ -20,7 +20,7 @@ BIG = {"m": 256, "n": 4096, "k": 4096}
 
 @pytest.fixture(scope="module")
 def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_stub(tmp_path_factory.mktemp("stub"))
+    return with_cublaslt(tmp_path_factory.mktemp("stub"))
 
 
 def run(folder: Path, products: list[dict[str, Any]], *arguments: str, libraries: Path | None) -> tuple[Any, str]:
@@ -89,7 +89,7 @@ def test_what_is_listed_is_what_the_product_needs_and_passes_the_librarys_check(
 def test_what_the_librarys_own_list_names_comes_first(tmp_path: Path) -> None:
     """Algorithms that it does not take itself wait behind those that it does, though they be as good by their tiles."""
     for named, other in ((21, 66), (66, 21)):
-        folder = build_stub(tmp_path / str(named), f"-DNAMED={named}")
+        folder = with_cublaslt(tmp_path / str(named), f"-DNAMED={named}")
         own, *rest = ask(tmp_path, folder, "--limit", "60", big=BIG)["big"]["configs"]
         assert own["ALGO"] == named
         places = [(c["ALGO"], c["TILE"]) for c in rest]

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import triton_launch as tl
+from stand_ins import build
 
 from aot_tune.spec import Buffer, Parameter, TritonFunction, ceildiv
 
@@ -126,7 +127,7 @@ def test_each_device_is_prepared_once_and_preload_is_for_that_of_the_thread(tmp_
     assert absent["launch"] == absent["workspace"] == 101  # as the driver says
     assert beyond["launch"] == negative["launch"] == 101
     made = tmp_path / "candidate.so", simple_source().symbol
-    (answer,) = tl.call(*made, [{"set": ["current", 5]}, {"preload": True}], cuda)
+    (answer,) = tl.call(*made, [{"enter": 5}, {"preload": True}], cuda)
     assert answer["preload"] == 0
     assert answer["log"] == ["load scale_kernel", "cache 1 on 105", "attribute 8 60000 on 105", "function"]
 
@@ -164,7 +165,7 @@ def test_a_failure_that_may_pass_is_reported_and_tried_again(
 
 def test_without_a_driver_or_with_one_that_is_too_old(simple: tuple[Path, str], tmp_path: Path) -> None:
     (tmp_path / "libcuda.so.1").write_text("not a library\n")
-    old = tl.stand_in(tmp_path / "old", "libcuda_triton.cpp", "libcuda.so.1", "-DTOO_OLD", "-Wno-unused-function")
+    old = build(tmp_path / "old", "libcuda.so.1", "-DTOO_OLD").parent
     said = (
         "libcuda.so.1 of NVIDIA's driver cannot be loaded: install the driver",
         "the driver has no cuLibraryLoadData: update it to one for CUDA 12.0 or later",
@@ -177,11 +178,11 @@ def test_without_a_driver_or_with_one_that_is_too_old(simple: tuple[Path, str], 
         assert answer["note"] == note
 
 
-@pytest.mark.parametrize(("setting", "status"), [("init_status", 100), ("launch_status", 719), ("device_status", 3)])
+@pytest.mark.parametrize(("setting", "status"), [("init", 100), ("launch", 719), ("device", 3)])
 def test_the_status_of_the_driver_comes_back(simple: tuple[Path, str], cuda: Path, setting: str, status: int) -> None:
     (answer,) = tl.call(*simple, [{"set": [setting, status]}, {"arguments": [X, X]}], cuda)
     assert answer["launch"] == status
-    assert answer["workspace"] == (0 if setting == "launch_status" else status)
+    assert answer["workspace"] == (0 if setting == "launch" else status)
 
 
 def test_a_folder_of_kernels_takes_the_place_of_what_is_embedded(

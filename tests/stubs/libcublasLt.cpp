@@ -1,36 +1,11 @@
-// Stands in for libcublasLt.so, or with DRIVER for libcuda.so.1, on machines without a GPU. A product is
-// zeros; every call is written to a log. Descriptors hold what they were given, word by word.
+// Stands in for libcublasLt.so on machines without a GPU. A product is zeros; every call is written to a log.
+// Descriptors hold what they were given, word by word.
 #include <dlfcn.h>
 
-#include <cmath>
-#include <cstdarg>
-#include <cstddef>
-#include <cstdint>
-#include <cstdio>
+#include <algorithm>
 #include <cstring>
 
-#ifdef DRIVER
-
-static thread_local int32_t mode = 0;  // CU_STREAM_CAPTURE_MODE_GLOBAL
-
-extern "C" int cuThreadExchangeStreamCaptureMode(int32_t* given) {
-  const int32_t before = mode;
-  mode = *given;
-  *given = before;
-  return 0;
-}
-extern "C" int cuCtxGetDevice(int32_t* device) {
-  *device = 1;
-  return 0;
-}
-extern "C" int cuInit(unsigned) { return 0; }
-extern "C" int cuDeviceGetAttribute(int* value, int, int) {
-  *value = 4;
-  return 0;
-}
-extern "C" int stub_mode() { return mode; }
-
-#else
+#include "stand_in.h"
 
 #ifndef VERSION
 #define VERSION 130100
@@ -46,24 +21,6 @@ extern "C" int stub_mode() { return mode; }
 #endif
 
 namespace {
-
-char log_text[1 << 16];
-size_t log_size = 0;
-
-// Set by the test.
-int create_status = 0, check_status = 0, heuristic_status = 0, heuristic_count = 1;
-int tell_sizes = 0;
-uint64_t refused_epilogues = 0;  // bits of those that no algorithm serves
-uint64_t check_workspace = 4096;
-
-void note(const char* format, ...) {
-  va_list values;
-  va_start(values, format);
-  const int written = std::vsnprintf(log_text + log_size, sizeof(log_text) - log_size, format, values);
-  va_end(values);
-  if (written > 0) log_size += static_cast<size_t>(written);
-  if (log_size >= sizeof(log_text)) log_size = sizeof(log_text) - 1;
-}
 
 int capture_mode() {
   void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
@@ -93,25 +50,12 @@ bool alike(const uint64_t* la, const uint64_t* lb, const uint64_t* lc, const uin
 
 extern "C" {
 
-const char* stub_log() { return log_text; }
-void stub_clear() { log_text[log_size = 0] = '\0'; }
-void stub_set(const char* what, int64_t value) {
-  const auto is = [what](const char* name) { return std::strcmp(what, name) == 0; };
-  if (is("create_status")) create_status = static_cast<int>(value);
-  if (is("check_status")) check_status = static_cast<int>(value);
-  if (is("check_workspace")) check_workspace = static_cast<uint64_t>(value);
-  if (is("heuristic_status")) heuristic_status = static_cast<int>(value);
-  if (is("heuristic_count")) heuristic_count = static_cast<int>(value);
-  if (is("tell_sizes")) tell_sizes = static_cast<int>(value);
-  if (is("refused_epilogues")) refused_epilogues = static_cast<uint64_t>(value);
-}
-
 size_t cublasLtGetVersion() { return VERSION; }
 int cublasLtCreate(void** handle) {
   static int made = 0;
-  note("create mode=%d\n", capture_mode());
-  *handle = create_status == 0 ? &made : nullptr;
-  return create_status;
+  note("create mode=%d", capture_mode());
+  *handle = status("create") == 0 ? &made : nullptr;
+  return status("create");
 }
 int cublasLtDestroy(void*) { return 0; }
 
@@ -211,27 +155,25 @@ int cublasLtMatmulAlgoCapGetAttribute(const uint64_t* algorithm, int attribute, 
 int cublasLtMatmulAlgoCheck(void*, const uint64_t*, const uint64_t* la, const uint64_t* lb,
                             const uint64_t* lc, const uint64_t* ld, const uint64_t* algorithm,
                             Result* result) {
-  note("check id=%u mode=%d\n", word(algorithm, 0), capture_mode());
-  result->workspace = check_workspace;
-  result->state = check_status;
+  note("check id=%u mode=%d", word(algorithm, 0), capture_mode());
+  result->workspace = static_cast<size_t>(value("check_workspace", 4096));
+  result->state = status("check");
   if (!alike(la, lb, lc, ld)) return 7;
   if (word(algorithm, 0) == 66 && word(algorithm, 8) == 0) return 15;
   if (word(algorithm, 1) == 23 && word(algorithm, 6) == 36) return 15;
-  return check_status;
+  return status("check");
 }
 // Of a batch, the tile is the number of matrices; option, swizzle and stages are the distances of A's, B's
 // and D's.
 int cublasLtMatmulAlgoGetHeuristic(void*, const uint64_t* desc, const uint64_t* la, const uint64_t* lb,
                                    const uint64_t* lc, const uint64_t* ld, const uint64_t* preference,
                                    int wanted, Result* results, int* count) {
-  note("heuristic limit=%llu reduction=%llu alignment=", static_cast<unsigned long long>(preference[1]),
-       static_cast<unsigned long long>(preference[3]));
-  for (int i = 5; i < 9; ++i) {
-    note("%llu%s", static_cast<unsigned long long>(preference[i]), i < 8 ? "," : "\n");
-  }
+  std::string aligned;
+  for (int i = 5; i < 9; ++i) aligned += (i > 5 ? "," : "") + std::to_string(preference[i]);
+  note("heuristic limit=%zu reduction=%zu alignment=%s", preference[1], preference[3], aligned.c_str());
   if (!alike(la, lb, lc, ld)) return 7;
-  *count = wanted < heuristic_count ? wanted : heuristic_count;
-  if ((desc[7] & refused_epilogues) != 0) *count = 0;
+  *count = std::min(wanted, static_cast<int>(value("heuristic_count", 1)));
+  if ((desc[7] & static_cast<uint64_t>(value("refused_epilogues"))) != 0) *count = 0;
   for (int i = 0; i < *count; ++i) {
     results[i] = Result{};
     cublasLtMatmulAlgoInit(nullptr, 0, 0, 0, 0, 0, 0, NAMED + i, results[i].algorithm);
@@ -242,21 +184,21 @@ int cublasLtMatmulAlgoGetHeuristic(void*, const uint64_t* desc, const uint64_t* 
     words[1] = static_cast<uint32_t>(ld[5]), words[4] = static_cast<uint32_t>(lb[6]);
     words[5] = static_cast<uint32_t>(la[6]), words[6] = static_cast<uint32_t>(ld[6]);
   }
-  return heuristic_status;
+  return status("heuristic");
 }
 
 #ifndef LACKS_MATMUL
 int cublasLtMatmul(void*, const uint64_t* desc, const float*, const void*, const uint64_t* la, const void*,
-                   const uint64_t* lb, const float*, const void*, const uint64_t* lc, void* d, const uint64_t* ld, const uint64_t* algorithm, void*, size_t workspace,
-                   void* stream) {
+                   const uint64_t* lb, const float*, const void*, const uint64_t* lc, void* d,
+                   const uint64_t* ld, const uint64_t* algorithm, void*, size_t workspace, void* stream) {
   const auto epilogue = static_cast<uint32_t>(desc[7]);
   const uint64_t rows = ld[1], columns = ld[2], depth = desc[3] != 0 ? la[1] : la[2];
-  note("matmul id=%u", word(algorithm, 0));
-  for (int i = 1; i < 9; ++i) note(" %u", word(algorithm, i));
-  note(" batch=%d", static_cast<int>(ld[5]));
-  note(" type=%d compute=%d epilogue=%u workspace=%zu stream=%zu mode=%d\n", static_cast<int>(ld[0]),
-       static_cast<int>(desc[0]), epilogue, workspace, reinterpret_cast<size_t>(stream), capture_mode());
-  if (tell_sizes != 0) note("size %zux%zux%zu\n", columns, rows, depth);
+  std::string words;
+  for (int i = 0; i < 9; ++i) words += " " + std::to_string(word(algorithm, i));
+  note("matmul id=%s batch=%d type=%d compute=%d epilogue=%u workspace=%zu stream=%zu mode=%d",
+       words.c_str() + 1, static_cast<int>(ld[5]), static_cast<int>(ld[0]), static_cast<int>(desc[0]),
+       epilogue, workspace, reinterpret_cast<size_t>(stream), capture_mode());
+  if (value("tell_sizes") != 0) note("size %zux%zux%zu", columns, rows, depth);
   if (!alike(la, lb, lc, ld)) return 7;
   const uint64_t size = ld[0] == 0 ? 4 : 2;  // of f32, or 16 bits
   for (uint64_t j = 0; j < ld[5] * columns; ++j) {
@@ -268,5 +210,3 @@ int cublasLtMatmul(void*, const uint64_t* desc, const float*, const void*, const
 #endif
 
 }  // extern "C"
-
-#endif

@@ -1,19 +1,14 @@
 // Stands in for libamdhip64.so under whole libraries: devices of the architectures that FAKE_ARCHITECTURES
 // names, memory of the host, and a log of what is asked. Code objects are not run, but refused where they are
 // for another architecture than the thread's device.
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <string>
+
+#include "stand_in.h"
 
 namespace {
 
-std::string log_text;
 thread_local int current = 0;
-thread_local int mode = 0;  // of stream captures: global, as a thread begins
 thread_local int last = 0;
-int failing = 0;  // status of hipSetDevice
 
 // An architecture's number in the flags of an ELF file. [AMDGPU backend of LLVM, ELF header]
 struct Machine {
@@ -33,29 +28,22 @@ std::string architecture(int device) {
   return device < 0 ? "" : text.substr(0, text.find(','));
 }
 
-int failed(int status) { return last = status; }
+int failed(int with) { return last = with; }
 
 }  // namespace
 
 extern "C" {
 
-void event(const char* text) { log_text += std::string(text) + (mode == 2 ? "; " : " in a strict mode; "); }
-
 // ---- For tests
-const char* stub_log() { return log_text.c_str(); }
-void stub_reset(int device, int status) {
-  log_text.clear();
+void stub_enter(int device) {
   current = device;
-  failing = status;
   last = 0;
 }
-int stub_state() { return current * 100 + mode * 10 + (last != 0); }
+int stub_current() { return current; }
+int stub_waiting() { return last != 0; }  // an error, for the thread's next question
 
 // ---- The runtime
-int hipInit(unsigned) {
-  const char* status = std::getenv("FAKE_INIT");
-  return status != nullptr ? failed(std::atoi(status)) : 0;
-}
+int hipInit(unsigned) { return status("init") != 0 ? failed(status("init")) : 0; }
 int hipGetDeviceCount(int* count) {
   for (*count = 0; !architecture(*count).empty();) ++*count;
   return 0;
@@ -73,33 +61,24 @@ int hipGetDevicePropertiesR0600(void* properties, int device) {
 int hipGetDevice(int* device) { return *device = current, 0; }
 int hipSetDevice(int device) {
   event(("set " + std::to_string(device)).c_str());
-  if (failing != 0) return failed(failing);
+  if (status("set") != 0) return failed(status("set"));
   return current = device, 0;
 }
-int hipThreadExchangeStreamCaptureMode(int* wanted) {
-  const int before = mode;
-  mode = *wanted;
-  *wanted = before;
-  return 0;
-}
-// Handles of streams that are captured are odd; the legacy stream has no answer, as while another one is captured.
+int hipThreadExchangeStreamCaptureMode(int* wanted) { return std::swap(mode, *wanted), 0; }
+// Handles of streams that are captured are odd; the legacy stream has no answer, as while another one is
+// captured.
 int hipStreamIsCapturing(void* stream, int* state) {
   *state = reinterpret_cast<intptr_t>(stream) & 1;
   return stream == nullptr ? failed(906) : 0;
 }
 int hipMalloc(void** memory, size_t size) {
   event(("malloc " + std::to_string(size >> 10) + "K on " + std::to_string(current)).c_str());
-  const char* status = std::getenv("FAKE_MALLOC");
-  if (status != nullptr) return failed(std::atoi(status));
+  if (status("malloc") != 0) return failed(status("malloc"));
   *memory = std::aligned_alloc(256, size);
   return *memory != nullptr ? 0 : failed(2);
 }
-int hipGetLastError() {
-  const int status = last;
-  last = 0;
-  return status;
-}
-const char* hipGetErrorString(int status) { return status == 700 ? "an illegal address" : "a fake error"; }
+int hipGetLastError() { return std::exchange(last, 0); }
+const char* hipGetErrorString(int error) { return error == 700 ? "an illegal address" : "a fake error"; }
 
 // ---- Modules, for launchers
 int hipDeviceGetAttribute(int* value, int attribute, int) {
