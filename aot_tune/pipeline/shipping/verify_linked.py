@@ -61,71 +61,6 @@ _ENOUGH = 8
 """More failures would say no more. Each may cost a worker, which takes seconds to start on a GPU."""
 
 
-class _JobQueue:
-    """Jobs that benches take in turn. `run` is called with each, until `enough` of them have failed.
-
-    `results` is in the order of the jobs. A job may fail only because other benches run beside it. So a
-    bench that is alone runs failed jobs `again`.
-    """
-
-    def __init__(
-        self, given: Sequence[_Shipped], run: Callable[[LazyBench, _Shipped], Measurement], enough: int
-    ) -> None:
-        self._given, self._run, self._enough = given, run, enough
-        self._left = deque(range(len(given)))
-        self._lock = threading.Lock()
-        self._results: dict[int, Measurement] = {}
-        self.ended = False
-
-    def __len__(self) -> int:
-        return len(self._given)
-
-    @property
-    def results(self) -> list[tuple[_Shipped, Measurement]]:
-        """The jobs that were run, with their results."""
-        return [(self._given[i], m) for i, m in sorted(self._results.items())]
-
-    def work(self, bench: LazyBench) -> None:
-        """Run one job after the other, until none is left.
-
-        Raises:
-            WorkerError: when a worker cannot be started. Others do the job then.
-        """
-        while (number := self._next()) is not None:
-            try:
-                measurement = self._run(bench, self._given[number])
-            except WorkerError:
-                with self._lock:
-                    self._left.append(number)
-                raise
-            with self._lock:
-                self._results[number] = measurement
-
-    def again(self, bench: LazyBench) -> None:
-        """Run once more the jobs that failed, and those that nobody could run."""
-        failed = [number for number, measurement in sorted(self._results.items()) if _failed(measurement)]
-        for number in failed:
-            del self._results[number]
-        self._left.extendleft(reversed(failed))
-        self.work(bench)
-
-    def help(self, bench: LazyBench) -> None:
-        """Work beside another bench, with a bench of one's own. If this bench fails, the other one does all."""
-        try:
-            with bench:
-                self.work(bench)
-        except WorkerError as error:
-            if not self.ended:
-                bench.session.progress.line(
-                    f"{bench.device.name}: one of the benches that verify was lost; the others go on: {error}"
-                )
-
-    def _next(self) -> int | None:
-        with self._lock:
-            failed = sum(map(_failed, self._results.values()))
-            return None if self.ended or failed >= self._enough or not self._left else self._left.popleft()
-
-
 def _unavailable(measurement: Measurement) -> bool:
     """Whether a variant could not run because something that it needs is missing."""
     return measurement.status == "failed" and bool(_UNAVAILABLE.search(measurement.reason))
@@ -135,37 +70,69 @@ def _failed(measurement: Measurement) -> bool:
     return measurement.status != "ok" and not _unavailable(measurement)
 
 
-def _work_off(session: Session, device: Device, turns: _JobQueue) -> None:
-    """Run all jobs on a device. A CPU is shared with other builds; a GPU's memory is not.
+def _work_off(
+    session: Session,
+    device: Device,
+    given: Sequence[_Shipped],
+    run: Callable[[LazyBench, _Shipped], Measurement],
+    enough: int,
+    results: dict[int, Measurement],
+) -> None:
+    """Have benches `run` variants on a device in turn, until `enough` of them have failed. `results` are by place.
+
+    A CPU is shared with other builds; a GPU's memory is not. A variant may fail only because other benches run beside
+    it. So a bench that is alone runs those that failed again, and those that no other could run.
 
     Raises:
         WorkerError: when no worker can be started.
     """
-    count = _benches(device, len(turns))
+    count, ended, left = _benches(device, len(given)), threading.Event(), deque(range(len(given)))
+
+    def work(bench: LazyBench) -> None:
+        while left and not ended.is_set() and sum(map(_failed, results.copy().values())) < enough:
+            try:
+                number = left.popleft()
+            except IndexError:  # another took the last one
+                return
+            try:
+                results[number] = run(bench, given[number])
+            except WorkerError:
+                left.append(number)  # others do it
+                raise
+
+    def help_first(bench: LazyBench) -> None:
+        try:
+            with bench:
+                work(bench)
+        except WorkerError as error:
+            if not ended.is_set():
+                session.progress.line(
+                    f"{device.name}: one of the benches that verify was lost; the others go on: {error}"
+                )
+
     with (
-        BenchFiles(session, count, lambda: turns.ended) as shared,
+        BenchFiles(session, count, ended.is_set) as shared,
         LazyBench(session, device, exclusive=not family(device.family).on_host, shared=shared) as first,
         ThreadPoolExecutor(count) as threads,
     ):
         first.get()  # it must have the device for itself before others start
         others = [LazyBench(session, device, exclusive=False, shared=shared) for _ in range(count - 1)]
-        helping = [threads.submit(turns.help, bench) for bench in others]  # workers die with their thread
+        helping = [threads.submit(help_first, bench) for bench in others]  # workers die with their thread
         try:
             with contextlib.suppress(*([WorkerError] if others else [])):
-                turns.work(first)
+                work(first)
             for helper in helping:
                 helper.result()
             if others:
-                turns.again(first)
+                failed = [number for number, measurement in sorted(results.items()) if _failed(measurement)]
+                left.extendleft(reversed(failed))
+                for number in failed:
+                    del results[number]
+                work(first)
         except BaseException:
-            turns.ended = True
-            end_all(helping, lambda: _interrupt(others))
+            ended.set()
+            end_all(helping, lambda: [bench.interrupt() for bench in others])
             raise
-
-
-def _interrupt(benches: Sequence[LazyBench]) -> None:
-    for bench in benches:
-        bench.interrupt()
 
 
 def _benches(device: Device, count: int) -> int:
@@ -306,18 +273,18 @@ def _verify(
     for device, group in groups:
         if len(failed) >= _ENOUGH:
             break
-        turns = _JobQueue(group, partial(_run, session, library), _ENOUGH - len(failed))
+        results: dict[int, Measurement] = {}
         try:
-            _work_off(session, device, turns)
+            _work_off(session, device, group, partial(_run, session, library), _ENOUGH - len(failed), results)
         except WorkerError as error:  # a replay needs no worker before this: it may lack what a worker needs
             whole = False
             session.progress.line(f"{library.name} is NOT verified on {device.name}: {error}")
-        for shipped, measurement in turns.results:
+        for number, measurement in sorted(results.items()):
             right += measurement.status == "ok"
             if _unavailable(measurement):
                 session.progress.line(f"{library.name}: not verified inside the library: {measurement.reason}")
             elif measurement.status != "ok":
-                failed.append(_told(shipped, measurement))
+                failed.append(_told(group[number], measurement))
     if failed:
         _refuse(directory, library, failed, sum(len(group) for _, group in groups))
     if right:
