@@ -6,14 +6,13 @@ Triton's interpreter."""
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -22,10 +21,10 @@ from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.protocol.messages import InterpreterAnswer, InterpreterRequest
 from aot_tune.compile import Variant, families_of, toolchain_for
-from aot_tune.pipeline.session import Session
+from aot_tune.pipeline.session import Session, session_of
 from aot_tune.pipeline.wanted_kernels import is_named, kernels_for
 from aot_tune.plan.compile_settings import PLAIN, CompileSettings
-from aot_tune.plan.library_plan import Request, make_plan
+from aot_tune.plan.library_plan import Request
 from aot_tune.plan.wanted_targets import generic_dtypes
 from aot_tune.render import Candidate, candidates_for, generic_candidates, resolved
 from aot_tune.report.compiled_kernels import CompiledKernel, FailureKind, Interpreted, compiled_lines, compiled_summary
@@ -42,12 +41,6 @@ __all__ = ["compile_every_candidate", "compile_operators", "tell_failures"]
 _SECONDS = 120.0
 """Seconds for one kernel, a few of which are imports."""
 
-_Function = tuple[Operator, Kernel, Target, Sequence[Variant]]
-"""A kernel, its target, and its candidates that compile."""
-
-_Interpretations = dict[tuple[str, str, str], Interpreted]
-"""By operator, kernel and target."""
-
 _AT_ONCE = 2000
 """How many candidates are rendered before they are compiled. Their sources are held in memory."""
 
@@ -62,7 +55,6 @@ def compile_operators(
     options: Mapping[str, str],
     compiled_with: CompileSettings = PLAIN,
     as_json: bool = False,
-    environment: Mapping[str, str] = os.environ,
 ) -> bool:
     """Compile every candidate and print the results. Returns whether every kernel has one that compiles.
 
@@ -87,72 +79,17 @@ def compile_operators(
         options={**options, "AOT_TUNE_MODE": "compile"},
         compile=compiled_with,
     )
-    plan, paths, _ = make_plan(request, environment)
-    paths = msgspec.structs.replace(paths, compile=plan.compile.with_more(paths.compile))
-    progress = Progress(sys.stderr if as_json else None)
-    for line in (*plan.summary(), *paths.compilers):
-        progress.line(line)
-    session = Session(plan, paths, progress)
-    try:
+    with session_of(request, Progress(sys.stderr if as_json else None), tells=True) as session:
         results = compile_every_candidate(session)
-    finally:
-        session.close()
+        strict = session.options.strict
     if as_json:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
-    faulty = [k for k in results if k.is_lost or (plan.options.strict and k.is_faulty)]
-    return not faulty
+    return not any(k.is_lost or (strict and k.is_faulty) for k in results)
 
 
 def _own_operators(templates: Sequence[str]) -> set[str]:
     """The operators of a project's own roots. The bundled root only serves templates that include its files."""
     return {f.name for t in templates if t != "bundled" for f in Path(t).iterdir() if (f / "operator.py").is_file()}
-
-
-class _Job(NamedTuple):
-    """A candidate, and the check that it runs on."""
-
-    function: _Function
-    variant: Variant
-    check: Check
-
-
-def _interpret_kernels(session: Session, functions: Sequence[_Function]) -> _Interpretations:
-    """Run one config of each kernel. A function that several targets have runs once.
-
-    A kernel that serves none of its operator's checks counts as not runnable.
-    """
-    jobs, verdicts = dict[tuple[str, str, str], _Job](), _Interpretations()
-    first: dict[tuple[str, str], tuple[str, str, str]] = {}
-    for function in functions:
-        operator, kernel, target, _ = function
-        key = operator.name, kernel.name, target.name
-        if (operator.name, kernel.name) in first:
-            continue
-        first[operator.name, kernel.name] = key
-        job = _job(function)
-        if job is None:
-            verdicts[key] = Interpreted(verdict="not runnable", text="it serves none of the operator's derived checks")
-        else:
-            jobs[key] = job
-    with ThreadPoolExecutor(max(1, session.jobs_of("triton").count)) as threads:
-        for key, verdict in zip(jobs, threads.map(lambda job: _run(session, job), jobs.values()), strict=True):
-            verdicts[key] = verdict
-            session.progress.count("compile: run in Triton's interpreter", len(verdicts), len(first))
-    return verdicts
-
-
-def _job(function: _Function) -> _Job | None:
-    """The candidate with the fewest requirements that serves a check.
-
-    Candidates in bf16 come last: the interpreter keeps bf16 elements as integers, and computes with these integers if a
-    kernel does not widen them.
-    """
-    operator, _, _, variants = function
-    for variant in sorted(variants, key=lambda e: ("bf16" in e.candidate.dtypes.values(), len(e.requires))):
-        check = _smallest_check(operator, variant)
-        if check is not None:
-            return _Job(function, variant, check)
-    return None
 
 
 def _smallest_check(operator: Operator, variant: Variant) -> Check | None:
@@ -169,22 +106,46 @@ def _smallest_check(operator: Operator, variant: Variant) -> Check | None:
     )
 
 
-def _run(session: Session, job: _Job) -> Interpreted:
-    operator, kernel, target, _ = job.function
+def _interpret_kernels(session: Session, kernels: Sequence[_Tried]) -> None:
+    """Run one config of each Triton function. A function that several targets have runs once."""
+    first: dict[tuple[str, str], _Tried] = {}
+    for tried in kernels:
+        if tried.kernel.triton is not None and tried.fit:
+            first.setdefault((tried.operator.name, tried.kernel.name), tried)
+    with ThreadPoolExecutor(max(1, session.jobs_of("triton").count)) as threads:
+        verdicts = threads.map(partial(_interpreted, session), first.values())
+        for number, (tried, verdict) in enumerate(zip(first.values(), verdicts, strict=True), 1):
+            tried.interpreted = verdict
+            session.progress.count("compile: run in Triton's interpreter", number, len(first))
+
+
+def _interpreted(session: Session, tried: _Tried) -> Interpreted:
+    """What the candidate with the fewest requirements that serves a check does with it.
+
+    Candidates in bf16 come last: the interpreter keeps bf16 elements as integers, and computes with these integers if a
+    kernel does not widen them.
+    """
+    operator, kernel, target = tried.operator, tried.kernel, tried.target
+    for variant in sorted(tried.fit, key=lambda e: ("bf16" in e.candidate.dtypes.values(), len(e.requires))):
+        check = _smallest_check(operator, variant)
+        if check is not None:
+            break
+    else:
+        return Interpreted(verdict="not runnable", text="it serves none of the operator's derived checks")
     request = InterpreterRequest(
         folder=str(Path(operator.folder).resolve()),
         kernel=kernel.name,
         target=target.name,
-        config=dict(job.variant.candidate.config),
-        check=job.check,
+        config=dict(variant.candidate.config),
+        check=check,
         inspections=session.plan.inspections,
         roots=[str(root) for root in session.renderer.roots],
         seed=family(target.family).policy().seed,
     )
     with scratch_folder() as name:
         answer = _ask(request, session, Path(name))
-    where = job.check.problem.id, job.variant.candidate.label
-    return Interpreted(verdict=answer.verdict, problem=where[0], candidate=where[1], text=answer.text)
+    label = variant.candidate.label
+    return Interpreted(verdict=answer.verdict, problem=check.problem.id, candidate=label, text=answer.text)
 
 
 def _ask(request: InterpreterRequest, session: Session, scratch: Path) -> InterpreterAnswer:
@@ -214,6 +175,7 @@ class _Tried:
     fit: list[Variant] = field(default_factory=list)
     kinds: dict[tuple[str, str], FailureKind] = field(default_factory=dict)
     no_reason: str = ""
+    interpreted: Interpreted | None = None
 
     def fails(self, status: str, error: str, candidate: Candidate | None = None) -> None:
         """Count a failed candidate; None counts nothing."""
@@ -244,10 +206,8 @@ def compile_every_candidate(session: Session) -> list[CompiledKernel]:
                 _compile(session, waiting)
                 waiting = []
     _compile(session, waiting)
-    functions = [(t.operator, t.kernel, t.target, t.fit) for t in kernels if t.kernel.triton is not None and t.fit]
-    interpreted = _interpret_kernels(session, functions)
-    results = [_outcome(t, interpreted.get((t.operator.name, t.kernel.name, t.target.name))) for t in kernels]
-    results += _kernels_left_out(session)
+    _interpret_kernels(session, kernels)
+    results = [*map(_outcome, kernels), *_kernels_left_out(session)]
     for line in (*itertools.chain(*map(compiled_lines, results)), *compiled_summary(results)):
         session.progress.line(line)
     return results
@@ -329,7 +289,7 @@ def _compile(session: Session, waiting: Sequence[tuple[_Tried, Variant]]) -> Non
     session.compile([e for _, e in waiting], "compile", ready=lambda variant: owners[variant.id].takes(variant))
 
 
-def _outcome(tried: _Tried, interpreted: Interpreted | None) -> CompiledKernel:
+def _outcome(tried: _Tried) -> CompiledKernel:
     resources = [(e.made.resources, e.candidate.label) for e in tried.fit]
     spills = [(r.get("spill_bytes", 0), label) for r, label in resources if r.get("spill_bytes", 0) > 0]
     worst, where = max(spills, default=(0, ""))
@@ -347,7 +307,7 @@ def _outcome(tried: _Tried, interpreted: Interpreted | None) -> CompiledKernel:
         shared=max((r.get("shared", 0) for r, _ in resources), default=0),
         stack=0 if on_host else max((r.get("stack", 0) for r, _ in resources), default=0),
         failures=tuple(tried.kinds.values()),
-        interpreted=interpreted,
+        interpreted=tried.interpreted,
         no_reason=tried.no_reason,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.executor import Executor
 from aot_tune.pipeline.failures import Failures
 from aot_tune.pipeline.loaded_operators import stated_operators
-from aot_tune.plan.library_plan import Paths, Plan
+from aot_tune.plan.library_plan import Paths, Plan, Request, make_plan
 from aot_tune.plan.preflight import devices
 from aot_tune.plan.wanted_targets import generic_dtypes, is_run_by
 from aot_tune.render import Candidate, Renderer, generic_candidates, resolved
@@ -43,7 +44,7 @@ from aot_tune.support.limits import usable_cores
 from aot_tune.support.progress import Progress
 from aot_tune.support.storage import cache_location
 
-__all__ = ["Session"]
+__all__ = ["Session", "session_of"]
 
 
 class Session:
@@ -288,3 +289,20 @@ def _environment(plan: Plan, paths: Paths) -> dict[str, str]:
         "CXX": paths.cxx,
     }
     return {**os.environ, **{k: v for k, v in given.items() if v}}
+
+
+@contextmanager
+def session_of(request: Request, progress: Progress, *, tells: bool = False) -> Iterator[Session]:
+    """A session for a request that no build makes, closed in the end. If it `tells`, lines say what it will use.
+
+    Raises:
+        AotTuneError: for mistakes in the request.
+    """
+    plan, paths, _ = make_plan(request, os.environ)
+    for line in (*plan.summary(), *paths.compilers) if tells else ():
+        progress.line(line)
+    session = Session(plan, msgspec.structs.replace(paths, compile=plan.compile.with_more(paths.compile)), progress)
+    try:
+        yield session
+    finally:
+        session.close()

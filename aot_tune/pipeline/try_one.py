@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-
-import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.compile import Variant
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.scheduling.vendor_candidates import vendor_variants
-from aot_tune.pipeline.session import Session
+from aot_tune.pipeline.session import Session, session_of
 from aot_tune.pipeline.shipping.finish import keep_texts
 from aot_tune.pipeline.wanted_kernels import kernels_for
 from aot_tune.plan.compile_settings import PLAIN, CompileSettings
-from aot_tune.plan.library_plan import Request, make_plan
+from aot_tune.plan.library_plan import Request
 from aot_tune.render import candidates_for
 from aot_tune.report.report_text import format_resources, format_time
 from aot_tune.spec import Operator, Problem, Target, all_of
@@ -38,7 +35,6 @@ def try_candidate(
     problem: str = "",
     source: Path | None = None,
     compiled_with: CompileSettings = PLAIN,
-    environment: Mapping[str, str] = os.environ,
 ) -> bool:
     """Compile, verify and time one candidate, and print the results. Returns whether all is well.
 
@@ -50,7 +46,6 @@ def try_candidate(
         problem: a problem's id; by default all of the workload that it serves.
         source: a file to which the rendered source is written.
         compiled_with: how sources are compiled, as CMake would say it.
-        environment: the environment of the build that is repeated.
 
     Raises:
         AotTuneError: when there is no such candidate or problem, or no device for it.
@@ -61,20 +56,16 @@ def try_candidate(
             f"there is no bundled operator {operator!r}",
             fix=f"name the template root of its project with --templates, or {did_you_mean(operator, bundled)}",
         )
-    options = {"AOT_TUNE_MODE": "auto", "AOT_TUNE_FILTER": "*", "AOT_TUNE_TARGETS": target or "native"}
     request = Request(
         name="once",
         prefix="once",
         header="once.h",
         operators=(operator,),
         templates=roots_with_bundled(templates),
-        options=options,
+        options={"AOT_TUNE_MODE": "auto", "AOT_TUNE_FILTER": "*", "AOT_TUNE_TARGETS": target or "native"},
         compile=compiled_with,
     )
-    plan, paths, _ = make_plan(request, environment)
-    paths = msgspec.structs.replace(paths, compile=plan.compile.with_more(paths.compile))
-    session = Session(plan, paths, Progress())
-    try:
+    with session_of(request, Progress()) as session:
         loaded = session.operators[operator]
         wanted, device, variant = _find(session, loaded, name)
         if source is not None:
@@ -88,8 +79,6 @@ def try_candidate(
                 fix="try it on such a machine; `aot-tune doctor` shows what is here",
             )
         return variant.compiled and _run(session, loaded, wanted, device, variant, problem)
-    finally:
-        session.close()
 
 
 def _write(path: Path, source: str) -> None:

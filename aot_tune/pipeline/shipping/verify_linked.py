@@ -131,7 +131,7 @@ def _work_off(
                 work(first)
         except BaseException:
             ended.set()
-            end_all(helping, lambda: [bench.interrupt() for bench in others])
+            end_all(helping, lambda: list(map(LazyBench.interrupt, others)))
             raise
 
 
