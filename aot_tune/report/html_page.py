@@ -23,7 +23,7 @@ from aot_tune.report.report_records import (
 )
 from aot_tune.report.report_text import format_resources, format_time, held_out_of
 
-__all__ = ["OperatorCharts", "html_page"]
+__all__ = ["html_page"]
 
 _FOLDER = Path(__file__).parent / "page"
 _STYLES = ("page.css", "tables.css", "charts.css")
@@ -37,88 +37,12 @@ _SPENT: dict[SpentOf, str] = {
 }
 
 
-class ChartedRunner(msgspec.Struct, frozen=True, array_like=True):
-    """One runner of a race: its place in `names`, times in ns, the number of samples, whether it raced."""
-
-    name: int
-    ns: float
-    low: float
-    high: float
-    samples: int
-    raced: bool
-
-
-class ChartedProblem(msgspec.Struct, frozen=True, array_like=True):
-    """One problem: its place in `kinds`, its extents by `dims`, and the places of the picked one and the winner."""
-
-    problem: str
-    kind: int
-    extents: tuple[int, ...]
-    picked: int
-    winner: int
-    regret: float
-    held_out: float | None
-    runners: tuple[ChartedRunner, ...]
-
-
-class ChartedPoint(msgspec.Struct, frozen=True, array_like=True):
-    """One surveyed shape, as `SurveyPoint` has it."""
-
-    problem: str
-    kind: int
-    extents: tuple[int, ...]
-    best: int
-    picked: int
-    ns: float
-    regret: float | None
-    held_out: bool
-
-
-class ChartedMap(msgspec.Struct, frozen=True):
-    """A map of dispatch, as `DispatchMap` has it, with places in `names`."""
-
-    kind: int
-    x: str
-    y: str
-    at: dict[str, int]
-    xs: tuple[int, ...]
-    ys: tuple[int, ...]
-    picks: tuple[tuple[int, ...], ...]
-
-
-class ChartedCurve(msgspec.Struct, frozen=True):
-    """Regret by number of variants, as `RegretCurve` has it, with places in `names`."""
-
-    kind: int
-    variants: tuple[int, ...]
-    regret: tuple[float, ...]
-    served: tuple[float, ...]
-
-
 class Bar(msgspec.Struct, frozen=True):
     """A labelled amount: bytes or seconds, and the number of things that it is the sum of."""
 
     label: str
     amount: float
     count: int = 1
-
-
-class OperatorCharts(msgspec.Struct, frozen=True):
-    """All that the charts of an operator on a target show.
-
-    `names` are variants, candidates and baselines. `whose` says what each of them is, "" if no race tells.
-    """
-
-    dims: tuple[str, ...]
-    kinds: tuple[str, ...]
-    names: tuple[str, ...]
-    whose: tuple[str, ...]
-    problems: tuple[ChartedProblem, ...]
-    curves: tuple[ChartedCurve, ...]
-    maps: tuple[ChartedMap, ...]
-    points: tuple[ChartedPoint, ...]
-    sizes: tuple[Bar, ...]
-    seconds: tuple[Bar, ...]
 
 
 class _Places:
@@ -131,65 +55,57 @@ class _Places:
         return self.numbers.setdefault(text, len(self.numbers))
 
 
-def _charts_of(part: OperatorReport) -> OperatorCharts:
-    """The charts of an operator."""
+def _charts_of(part: OperatorReport) -> dict[str, object]:
+    """All that the charts of an operator show, as the page's scripts read it.
+
+    Variants, candidates and baselines are places in `names`, and kinds of calls are places in `kinds`. `whose` says
+    what each name is, "" if no race tells. Extents are by `dims`. What there is much of is lists without names.
+    """
     names, kinds = _Places(), _Places()
     for curve in part.curves:
         kinds(curve.kind)
-    dims = tuple(dict.fromkeys(d for row in part.problems for d in row.dims))
-    points = part.survey.points if part.survey is not None else ()
+    dims = list(dict.fromkeys(d for row in part.problems for d in row.dims))
     whose = {r.name: r.whose for row in part.problems for r in row.runners}
-    problems = tuple(
-        ChartedProblem(
-            row.problem,
-            kinds(row.kind),
-            tuple(row.dims.get(d, 0) for d in dims),
-            names(row.picked),
-            names(row.winner),
-            row.regret,
-            row.held_out,
-            tuple(ChartedRunner(names(r.name), r.ns, r.low, r.high, r.samples, r.raced) for r in row.runners),
+    problems = [
+        (
+            *(row.problem, kinds(row.kind), [row.dims.get(d, 0) for d in dims], names(row.picked), names(row.winner)),
+            *(row.regret, row.held_out),
+            [(names(r.name), r.ns, r.low, r.high, r.samples, r.raced) for r in row.runners],
         )
         for row in part.problems
-    )
-    charted = OperatorCharts(
-        dims=dims,
-        kinds=(),
-        names=(),
-        whose=(),
-        problems=problems,
-        curves=tuple(
-            ChartedCurve(kinds(c.kind), tuple(map(names, c.variants)), c.regret, c.served) for c in part.curves
-        ),
-        maps=tuple(_map(m, kinds, names) for m in part.maps),
-        points=tuple(
-            ChartedPoint(
-                p.problem,
-                kinds(p.kind),
-                tuple(p.dims.get(d, 0) for d in dims),
-                names(p.best),
-                names(p.picked),
-                p.ns,
-                p.regret,
-                p.held_out,
-            )
-            for p in points
-        ),
-        sizes=tuple(_size_bars(part.variants)),
-        seconds=tuple(Bar(phase, seconds) for phase, seconds in part.seconds.items()),
-    )
-    return msgspec.structs.replace(
-        charted,
-        kinds=tuple(kinds.numbers),
-        names=tuple(names.numbers),
-        whose=tuple(whose.get(n, "") for n in names.numbers),
-    )
+    ]
+    curves = [
+        {"kind": kinds(c.kind), "variants": [*map(names, c.variants)], "regret": c.regret, "served": c.served}
+        for c in part.curves
+    ]
+    maps = [_map(m, kinds, names) for m in part.maps]
+    points = [
+        (
+            *(p.problem, kinds(p.kind), [p.dims.get(d, 0) for d in dims], names(p.best), names(p.picked)),
+            *(p.ns, p.regret, p.held_out),
+        )
+        for p in (part.survey.points if part.survey is not None else ())
+    ]
+    return {
+        "dims": dims,
+        "kinds": list(kinds.numbers),
+        "names": list(names.numbers),
+        "whose": [whose.get(n, "") for n in names.numbers],
+        "problems": problems,
+        "curves": curves,
+        "maps": maps,
+        "points": points,
+        "sizes": _size_bars(part.variants),
+        "seconds": [Bar(phase, seconds) for phase, seconds in part.seconds.items()],
+    }
 
 
-def _map(grid: DispatchMap, kinds: _Places, names: _Places) -> ChartedMap:
+def _map(grid: DispatchMap, kinds: _Places, names: _Places) -> dict[str, object]:
     places = [*map(names, grid.variants), -1]
-    picks = tuple(tuple(places[p] for p in row) for row in grid.picks)
-    return ChartedMap(kinds(grid.kind), grid.x, grid.y, grid.at, grid.xs, grid.ys, picks)
+    picks = [[places[p] for p in row] for row in grid.picks]
+    whole = msgspec.structs.asdict(grid)
+    del whole["variants"]
+    return {**whole, "kind": kinds(grid.kind), "picks": picks}
 
 
 def _size_bars(variants: Iterable[VariantRow]) -> list[Bar]:
@@ -222,14 +138,9 @@ class _Section:
 
     id: str
     part: OperatorReport
-    charts: OperatorCharts
+    charts: Mapping[str, object]
     worst: Sequence[SurveyPoint]
     bytes: int
-
-    @property
-    def data(self) -> str:
-        """The charts as JSON."""
-        return _json(self.charts)
 
     @property
     def tried(self) -> int:
@@ -252,12 +163,13 @@ def html_page(report: Report) -> str:
         "bytes": _bytes,
         "resources": format_resources,
         "number": _number,
+        "json": _json,
         "held_out": held_out_of,
     }
     return environment.get_template("page.html.j2").render(
         report=report,
         sections=[_section(part) for part in report.operators],
-        spent=_json(_time_bars(report.spent, _SPENT)),
+        spent=_time_bars(report.spent, _SPENT),
         # a variant that serves several targets is in several reports, but counts once
         total=sum({(o.operator, v.name): v.bytes for o in report.operators for v in o.variants}.values()),
         style=_files(_STYLES),
@@ -277,7 +189,7 @@ def _section(part: OperatorReport) -> _Section:
     )
 
 
-def _json(value: OperatorCharts | dict[str, list[Bar]]) -> str:
+def _json(value: object) -> str:
     """JSON for a script element: it contains no `<`."""
     return msgspec.json.encode(value).decode().replace("<", "\\u003c")
 

@@ -11,16 +11,11 @@ import msgspec
 import pytest
 from whole_report import HOSTILE, PRODUCT, REPORT, UNTUNED, Page, point, row
 
-from aot_tune.report.html_page import OperatorCharts, html_page
-from aot_tune.report.report_records import OperatorReport
+from aot_tune.report.html_page import html_page
 
 PAGE = Page.of(html_page(REPORT))
 HERE = "product-cuda-sm_90a"
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
-def charts_in(page: Page, one: OperatorReport) -> OperatorCharts:
-    return msgspec.convert(page.data[f"{one.operator}-{one.target}"], OperatorCharts)
 
 
 def column(page: Page, table: str, head: str, section: str = HERE) -> list[str]:
@@ -68,30 +63,36 @@ def test_the_other_tables_are_as_the_records() -> None:
 
 
 def test_data_of_the_charts_is_that_of_the_records() -> None:
-    charts = charts_in(PAGE, PRODUCT)
-    name, kind = charts.names.__getitem__, charts.kinds.__getitem__
-    assert dict(zip(charts.names, charts.whose, strict=True))["torch.product"] == "baseline"
-    for drawn, known in zip(charts.problems, PRODUCT.problems, strict=True):
-        assert (drawn.problem, kind(drawn.kind)) == (known.problem, known.kind)
-        assert dict(zip(charts.dims, drawn.extents, strict=True)) == known.dims
-        assert (name(drawn.picked), name(drawn.winner), drawn.regret) == (known.picked, known.winner, known.regret)
-        assert drawn.held_out == known.held_out
-        runners = [(name(r.name), r.ns, r.low, r.high, r.samples, r.raced) for r in drawn.runners]
+    charts = PAGE.data[HERE]
+    name, kind = charts["names"].__getitem__, charts["kinds"].__getitem__
+    assert dict(zip(charts["names"], charts["whose"], strict=True))["torch.product"] == "baseline"
+    for drawn, known in zip(charts["problems"], PRODUCT.problems, strict=True):
+        problem, of, extents, picked, winner, regret, held_out, drawn_runners = drawn
+        assert (problem, kind(of)) == (known.problem, known.kind)
+        assert dict(zip(charts["dims"], extents, strict=True)) == known.dims
+        assert (name(picked), name(winner), regret) == (known.picked, known.winner, known.regret)
+        assert held_out == known.held_out
+        runners = [(name(number), *times) for number, *times in drawn_runners]
         assert runners == [(r.name, r.ns, r.low, r.high, r.samples, r.raced) for r in known.runners]
-    for curve, known_curve in zip(charts.curves, PRODUCT.curves, strict=True):
-        assert (kind(curve.kind), tuple(map(name, curve.variants))) == (known_curve.kind, known_curve.variants)
-        assert (curve.regret, curve.served) == (known_curve.regret, known_curve.served)
-    for drawn_map, known_map in zip(charts.maps, PRODUCT.maps, strict=True):
-        assert (drawn_map.x, drawn_map.y, drawn_map.xs, drawn_map.ys) == ("N", "M", known_map.xs, known_map.ys)
-        drawn_names = [[name(p) if p >= 0 else "" for p in picks] for picks in drawn_map.picks]
+    for curve, known_curve in zip(charts["curves"], PRODUCT.curves, strict=True):
+        assert (kind(curve["kind"]), tuple(map(name, curve["variants"]))) == (known_curve.kind, known_curve.variants)
+        assert (tuple(curve["regret"]), tuple(curve["served"])) == (known_curve.regret, known_curve.served)
+    for drawn_map, known_map in zip(charts["maps"], PRODUCT.maps, strict=True):
+        assert (drawn_map["x"], drawn_map["y"]) == ("N", "M")
+        assert (tuple(drawn_map["xs"]), tuple(drawn_map["ys"])) == (known_map.xs, known_map.ys)
+        drawn_names = [[name(p) if p >= 0 else "" for p in picks] for picks in drawn_map["picks"]]
         assert drawn_names == [[known_map.variants[p] if p >= 0 else "" for p in picks] for picks in known_map.picks]
     assert PRODUCT.survey is not None
-    for drawn_point, known_point in zip(charts.points, PRODUCT.survey.points, strict=True):
-        assert (drawn_point.problem, drawn_point.regret) == (known_point.problem, known_point.regret)
-        assert (name(drawn_point.best), name(drawn_point.picked)) == (known_point.best, known_point.picked)
-        assert (drawn_point.ns, drawn_point.held_out) == (known_point.ns, known_point.held_out)
-    assert [(b.label, b.amount, b.count) for b in charts.sizes] == [("rows", 10000, 2), ("generic", 500, 1)]
-    assert {b.label: b.amount for b in charts.seconds} == PRODUCT.seconds
+    for drawn_point, known_point in zip(charts["points"], PRODUCT.survey.points, strict=True):
+        problem, of, extents, best, picked, *times = drawn_point
+        assert (problem, kind(of), extents) == (known_point.problem, known_point.kind, list(known_point.dims.values()))
+        assert (name(best), name(picked)) == (known_point.best, known_point.picked)
+        assert times == [known_point.ns, known_point.regret, known_point.held_out]
+    assert charts["sizes"] == [
+        {"label": "rows", "amount": 10000, "count": 2},
+        {"label": "generic", "amount": 500, "count": 1},
+    ]
+    assert {b["label"]: b["amount"] for b in charts["seconds"]} == PRODUCT.seconds
     spent = [(title, bar["label"], bar["amount"]) for title, bars in PAGE.data["spent"].items() for bar in bars]
     assert spent == [
         ("On the clock", "compiling and measuring", 70.0),
