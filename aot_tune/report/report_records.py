@@ -237,13 +237,13 @@ class OperatorReport(msgspec.Struct, frozen=True, kw_only=True):
 
     operator: str
     target: str
-    tried: int
-    statuses: dict[str, int]
-    problems: tuple[ProblemRow, ...]
+    tried: int = 0
+    statuses: dict[str, int] = {}
+    problems: tuple[ProblemRow, ...] = ()
     variants: tuple[VariantRow, ...]
-    failures: tuple[DroppedCandidate, ...]
-    mean_regret: float
-    held_out_regret: float | None
+    failures: tuple[DroppedCandidate, ...] = ()
+    mean_regret: float = 0.0
+    held_out_regret: float | None = None
     not_held_out: int = 0
     weighted_regret: float | None = None
     note: str = ""

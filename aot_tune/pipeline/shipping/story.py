@@ -120,20 +120,18 @@ def _resources_of(variant: Variant) -> dict[str, int]:
 
 def _candidate_rows(evidence: Evidence, rooflines: Rooflines) -> tuple[CandidateRow, ...]:
     """The timed candidates, those nearest to the roofline first."""
-    rows = []
-    for name, variant in evidence.variants.items():
-        count, best = rooflines.timed(name), rooflines.best_of(name)
-        if count:
-            rows.append(
-                CandidateRow(
-                    name=variant.name,
-                    label=variant.candidate.label,
-                    problems=count,
-                    resources=_resources_of(variant),
-                    roofline=None if best is None else best.share,
-                    where="" if best is None else best.problem,
-                )
-            )
+    timed = {c: (count, rooflines.best_of(c)) for c in evidence.variants if (count := rooflines.timed(c))}
+    rows = [
+        CandidateRow(
+            name=evidence.variants[c].name,
+            label=evidence.variants[c].candidate.label,
+            problems=count,
+            resources=_resources_of(evidence.variants[c]),
+            roofline=None if best is None else best.share,
+            where="" if best is None else best.problem,
+        )
+        for c, (count, best) in timed.items()
+    ]
     return tuple(sorted(rows, key=lambda r: (-(r.roofline or 0.0), r.name))[:_MOST])
 
 
@@ -289,21 +287,7 @@ def tell(chosen: Chosen, generics: Sequence[Variant], devices: Mapping[str, Devi
         tried=len(evidence.variants),
         statuses=dict(sorted(Counter(_worst(evidence, e) for e in evidence.variants.values()).items())),
         problems=rows,
-        variants=tuple(
-            VariantRow(
-                name=e.name,
-                label=e.candidate.label,
-                target=e.candidate.target,
-                bytes=e.text_bytes,
-                wins=wins[e.name],
-                rebuilt=e.rebuilt,
-                varies=any(m.bitwise is False for m in _measurements_of(evidence, e)),
-                resources=_resources_of(e),
-                roofline=best.share if (best := rooflines.best_of(e.candidate.id)) is not None else None,
-                kernel=e.candidate.kernel,
-            )
-            for e in kept
-        ),
+        variants=tuple(_variant_row(e, evidence, wins[e.name], rooflines.best_of(e.candidate.id)) for e in kept),
         failures=tuple(failures_of(evidence)),
         mean_regret=statistics.fmean(regrets) if regrets else 0.0,
         weighted_regret=_weighted_mean(selection.regret, weights) if weights else None,
@@ -420,47 +404,46 @@ def _worst(evidence: Evidence, variant: Variant) -> str:
 def failures_of(evidence: Evidence) -> list[DroppedCandidate]:
     """Dropped candidates, each with the reason of its first failure and the command that tries it again."""
     failures: list[DroppedCandidate] = []
-    operator, target = evidence.operator, evidence.target.name
     for variant in evidence.variants.values():
-        label = variant.candidate.label
+        faults: list[tuple[str, str, Problem | None]] = []
         if variant.does_not_compile:
-            command, compiled = again(operator, variant, target), variant.made
-            failures.append(
-                DroppedCandidate(candidate=label, status=compiled.status, reason=compiled.error, count=1, again=command)
-            )
+            faults.append((variant.made.status, variant.made.error, None))
         bad = [m for m in _measurements_of(evidence, variant) if m.status != "ok"]
-        for status in sorted({m.status for m in bad}):
-            first, *more = [m for m in bad if m.status == status]
-            command = again(operator, variant, target, first.problem)
-            count = 1 + len(more)
+        faults += [(m.status, m.reason, m.problem) for m in sorted(bad, key=lambda m: m.status)]
+        for (status, _), alike in itertools.groupby(faults, lambda fault: (fault[0], fault[2] is None)):
+            (_, reason, problem), *more = alike
             failures.append(
-                DroppedCandidate(candidate=label, status=status, reason=first.reason, count=count, again=command)
+                DroppedCandidate(
+                    candidate=variant.candidate.label,
+                    status=status,
+                    reason=reason,
+                    count=1 + len(more),
+                    again=again(evidence.operator, variant, evidence.target.name, problem),
+                )
             )
     return failures
 
 
 def generic_only(operator: str, generic: Variant) -> OperatorReport:
     """The report of an operator that was not tuned at all."""
-    row = VariantRow(
-        name=generic.name,
-        label=generic.candidate.label,
-        target=generic.candidate.target,
-        bytes=generic.text_bytes,
-        wins=0,
-        rebuilt=False,
-        resources=_resources_of(generic),
-        kernel=generic.candidate.kernel,
-    )
-    return OperatorReport(
-        operator=operator,
-        target=generic.candidate.target,
-        tried=0,
-        statuses={},
-        problems=(),
-        variants=(row,),
-        failures=(),
-        mean_regret=0.0,
-        held_out_regret=None,
+    return OperatorReport(operator=operator, target=generic.candidate.target, variants=(_variant_row(generic),))
+
+
+def _variant_row(
+    variant: Variant, evidence: Evidence | None = None, wins: int = 0, best: _BestShare | None = None
+) -> VariantRow:
+    measured = _measurements_of(evidence, variant) if evidence is not None else []
+    return VariantRow(
+        name=variant.name,
+        label=variant.candidate.label,
+        target=variant.candidate.target,
+        bytes=variant.text_bytes,
+        wins=wins,
+        rebuilt=evidence is not None and variant.rebuilt,
+        varies=any(m.bitwise is False for m in measured),
+        resources=_resources_of(variant),
+        roofline=best.share if best is not None else None,
+        kernel=variant.candidate.kernel,
     )
 
 
