@@ -28,6 +28,7 @@ from aot_tune.cli import (
     workload_commands,
 )
 from aot_tune.plan.library_plan import Request, make_plan, write_plan
+from aot_tune.plan.preflight import Machines
 from aot_tune.support.errors import AotTuneError, OptionError
 from aot_tune.support.installed_paths import cmake_dir, include_dir
 from aot_tune.support.wall_clock import note_configured, note_linked
@@ -87,11 +88,14 @@ def _configure(given: argparse.Namespace) -> int:
             compile_commands.source_options(given), include_directories=tuple(given.include_directory)
         ),
     )
-    from aot_tune.pipeline.executor import reach_cluster
-
     with ExitStack() as stack:
-        log = partial(print, flush=True)
-        plan, paths, files = make_plan(request, os.environ, lambda: stack.enter_context(reach_cluster(log)))
+
+        def reached() -> Machines:
+            from aot_tune.pipeline.executor import reach_cluster  # slow, and few builds need it
+
+            return stack.enter_context(reach_cluster(partial(print, flush=True)))
+
+        plan, paths, files = make_plan(request, os.environ, reached)
     write_plan(Path(given.directory), plan, paths, files)
     note_configured(Path(given.directory))
     for line in (*plan.summary(), *paths.compilers):

@@ -29,8 +29,8 @@ from aot_tune.compile import (
 from aot_tune.compile.batches import Jobs, Task
 from aot_tune.database import Begun, MeasurementStore, OperatorDatabase, load_databases
 from aot_tune.pipeline.build_time import BuildTime, children_seconds, expected_seconds, idle_seconds
+from aot_tune.pipeline.cluster.ray_executor import RayExecutor
 from aot_tune.pipeline.evidence import Evidence
-from aot_tune.pipeline.executor import Executor
 from aot_tune.pipeline.failures import Failures
 from aot_tune.pipeline.loaded_operators import stated_operators
 from aot_tune.plan.library_plan import Paths, Plan, Request, make_plan
@@ -62,7 +62,7 @@ class Session:
         budget: Budget | None = None,
         *,
         links: bool = True,
-        executor: Executor | None = None,
+        executor: RayExecutor | None = None,
     ) -> None:
         self.plan, self.options, self.progress, self.links = plan, plan.options, progress, links
         self.executor = executor

@@ -12,8 +12,9 @@ import msgspec
 
 from aot_tune.compile import target_by_name
 from aot_tune.database import Begun, OperatorDatabase, begin, forget
+from aot_tune.pipeline.cluster.ray_executor import RayExecutor
 from aot_tune.pipeline.evidence import Evidence, share_among_targets
-from aot_tune.pipeline.executor import Executor, executor_of
+from aot_tune.pipeline.executor import executor_of
 from aot_tune.pipeline.records.record_writer import WrittenRecords, check_record_folder, databases_of, write_records
 from aot_tune.pipeline.scheduling.tune_targets import tune
 from aot_tune.pipeline.session import Session
@@ -74,7 +75,7 @@ def tune_records(directory: Path, order: TuneOrder) -> WrittenRecords:
 
 
 def _tuned(
-    plan: Plan, paths: Paths, out: Path, budget: Budget, progress: Progress, machines: Executor | None
+    plan: Plan, paths: Paths, out: Path, budget: Budget, progress: Progress, machines: RayExecutor | None
 ) -> WrittenRecords:
     """Tune a plan for targets that each have one model of devices."""
     with opened_session(plan, paths, budget, progress, machines, links=False) as session:
@@ -142,7 +143,7 @@ def opened_session(
     paths: Paths,
     budget: Budget,
     progress: Progress,
-    executor: Executor | None = None,
+    executor: RayExecutor | None = None,
     *,
     links: bool = True,
 ) -> Iterator[Session]:
@@ -167,7 +168,7 @@ def opened_session(
         session.close()
 
 
-def _agree(session: Session, executor: Executor, paths: Paths) -> None:
+def _agree(session: Session, executor: RayExecutor, paths: Paths) -> None:
     """Check that the machines that help this one are fit for a build.
 
     Raises:

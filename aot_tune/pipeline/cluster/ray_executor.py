@@ -40,7 +40,7 @@ from aot_tune.search.budget import Budget
 from aot_tune.spec import CompileOptions, Operator, Problem, Target
 from aot_tune.support.errors import BuildError, Mistakes, ToolchainError, WorkerError
 
-__all__ = ["check_node", "ray_executor"]
+__all__ = ["RayExecutor", "RemoteBench", "check_node", "ray_executor"]
 
 _SHOWN = 3
 """How many of the files that differ are named."""
@@ -49,7 +49,7 @@ _STORED = 256
 """How many linked objects the cluster's store has at a time. Large kernels have megabytes."""
 
 
-class _RemoteBench:
+class RemoteBench:
     """See `Bench`. `put` sends each linked object to the node once, as bytes.
 
     The node loads the operators from its own copy of the project's files. One device checks an object on odd problems,
@@ -69,7 +69,7 @@ class _RemoteBench:
         self._alone = self._lost = False
         self.referring = 0.0
 
-    def __enter__(self) -> _RemoteBench:
+    def __enter__(self) -> RemoteBench:
         self._ask("begin", encode(self._begin))
         return self
 
@@ -217,7 +217,7 @@ def _check_files(node: ClusterNode, there: Mapping[str, str], here: Mapping[str,
 
 
 @contextmanager
-def ray_executor(log: Callable[[str], None], targets: Collection[str] | None = None) -> Iterator[_RayExecutor]:
+def ray_executor(log: Callable[[str], None], targets: Collection[str] | None = None) -> Iterator[RayExecutor]:
     """The cluster of RAY_ADDRESS, or the one that this machine belongs to, for the length of the block.
 
     Only devices that run one of `targets` are held, and others can use the rest. Without targets, all are held.
@@ -226,11 +226,11 @@ def ray_executor(log: Callable[[str], None], targets: Collection[str] | None = N
         BuildError: when there is none, or its nodes have another version of this package.
     """
     with RayCluster(os.environ.get("RAY_ADDRESS") or "auto") as cluster:
-        yield _RayExecutor(cluster, log, targets)
+        yield RayExecutor(cluster, log, targets)
 
 
-class _RayExecutor:
-    """See `Executor`. CPU targets are measured on the build's own machine, GPU targets on any GPU of the cluster."""
+class RayExecutor:
+    """The machines of a cluster. CPU targets are measured on this machine, GPU targets on any GPU of the cluster."""
 
     def __init__(self, cluster: RayCluster, log: Callable[[str], None], targets: Collection[str] | None) -> None:
         self._cluster, self._log = cluster, log
@@ -303,8 +303,11 @@ class _RayExecutor:
             by_name[last.name] = last
         return in_order(by_name.values())
 
-    def parts(self, targets: Sequence[str]) -> list[tuple[_RayExecutor, tuple[str, ...]]]:
-        """See `Executor`."""
+    def parts(self, targets: Sequence[str]) -> list[tuple[RayExecutor, tuple[str, ...]]]:
+        """These machines as parts with one model of device for each target, and the part's targets.
+
+        There are as many parts as it takes to give every model its turn.
+        """
         models = {t: list(dict.fromkeys(d.digest for d, names in self._facts if t in names)) for t in targets}
         parts = []
         for turn in range(max(map(len, models.values()), default=0) or 1):
@@ -345,7 +348,10 @@ class _RayExecutor:
         return []
 
     def jobs(self, toolchain: Toolchain, limit: int | None) -> Jobs:
-        """See `Executor`: as many as the nodes' CPUs and memory allow, as stated when Ray was started."""
+        """How many compilers run at a time, and why; `limit` is what the user allows.
+
+        They are as many as the nodes' CPUs and memory allow, as stated when Ray was started.
+        """
         nodes = [n for n in self._cluster.nodes() if n.cpus]
         memory = self._memory(toolchain, nodes)
         count = sum(min(n.cpus, n.memory // memory if memory else n.cpus) for n in nodes)
@@ -396,11 +402,11 @@ class _RayExecutor:
         self._cluster.end_compiles()
 
     def has(self, device: Device) -> bool:
-        """See `Executor`."""
+        """Whether a device belongs to these machines."""
         return device.unit in self._hosts
 
     def ask_vendor(self, question: VendorQuestion, device: Device) -> VendorAnswer:
-        """See `Executor`."""
+        """Ask a vendor's library on a device."""
         try:
             return decode(self._hosts[device.unit].ask("ask_vendor", encode(question), log=self._log), VendorAnswer)
         except WorkerError as error:
@@ -415,8 +421,14 @@ class _RayExecutor:
         findings: Findings,
         *,
         exclusive: bool,
-    ) -> _RemoteBench:
-        """See `Executor`."""
+    ) -> RemoteBench:
+        """A bench on a device. If `exclusive`, it waits until the device is free, at most until the budget ends.
+
+        Benches on devices of the same model share `findings`: the verdicts of objects on odd problems.
+
+        Raises:
+            WorkerError: when there is no such bench.
+        """
         if self._plan is None:
             raise BuildError("the cluster was not checked for the build")
         begin = Begin(
@@ -427,7 +439,7 @@ class _RayExecutor:
             exclusive=exclusive,
             patience=None if patience is None or patience.seconds is None else patience.left,
         )
-        return _RemoteBench(begin, self._hosts[device.unit], self._put, self._log, findings)
+        return RemoteBench(begin, self._hosts[device.unit], self._put, self._log, findings)
 
     def _put(self, path: Path) -> Any:
         """A linked object in the cluster's store, once for all devices. Only the objects used last stay there."""

@@ -158,7 +158,7 @@ class LazyBench:
                 )
                 self._coming = there
                 try:
-                    bench = stack.enter_context(there)
+                    bench: MeasuringBench = stack.enter_context(there)
                 finally:
                     self._coming = None
             else:
