@@ -1,5 +1,6 @@
-// Calls of the library of linked.py through its C interface; built with sanitizers by
-// link/emit/test_c_library.py.
+// Calls of a library through its C interface, of the operators of linked.py and of two of odd_operators.py;
+// built with sanitizers by link/test_c_library.py.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -293,6 +294,88 @@ void scalars() {
   CHECK(std::fabs(out.memory[7] - 0.75f) < 1e-6f);
 }
 
+// A tensor without data, with room for what `infer` tells.
+struct Described {
+  int64_t shape[8] = {}, strides[8] = {};
+  DLTensor tensor{nullptr, {kDLCPU, 0}, 0, {kDLFloat, 32, 1}, shape, strides, 0};
+
+  Described() = default;
+  Described(const std::vector<int64_t>& extents, const std::vector<int64_t>& steps) {
+    std::copy(extents.begin(), extents.end(), shape);
+    std::copy(steps.begin(), steps.end(), strides);
+    tensor.ndim = static_cast<int32_t>(extents.size());
+  }
+  bool is(const std::vector<int64_t>& extents, const std::vector<int64_t>& steps) const {
+    return tensor.ndim == static_cast<int32_t>(extents.size()) &&
+           std::equal(extents.begin(), extents.end(), shape) &&
+           std::equal(steps.begin(), steps.end(), strides);
+  }
+};
+
+void shapes() {
+  Described x({2, 3, 4}, {12, 4, 1}), weight({4}, {1}), out, folded, same, made;
+  DLTensor* const outputs[] = {nullptr, nullptr, nullptr, &out.tensor, nullptr};
+  DLTensor* const taken[] = {&folded.tensor, &same.tensor, nullptr, &made.tensor, nullptr};
+  const DLTensor* first = &x.tensor;
+  const auto infer = [&](DLTensor* const* places) {
+    return aot_tune_rms_norm_infer(first, &weight.tensor, nullptr, nullptr, nullptr, 1e-5f, outputs, places);
+  };
+  CHECK(infer(taken) == AOT_TUNE_OK);
+  CHECK(out.is({2, 3, 4}, {12, 4, 1}));
+  CHECK(folded.is({6, 4}, {4, 1}));
+  CHECK(made.is({6, 4}, {4, 1}));
+  DLTensor* const none[5] = {};
+  DLTensor* const some[] = {&folded.tensor, &same.tensor, nullptr, nullptr, nullptr};
+  CHECK(infer(none) == AOT_TUNE_ERROR_NULL && says("'x' to: its place in 'taken'"));
+  CHECK(infer(some) == AOT_TUNE_ERROR_NULL && says("'out' to:"));
+  x.strides[0] = 13;
+  CHECK(infer(taken) == AOT_TUNE_ERROR_LAYOUT);
+  x.shape[1] = -3, x.strides[0] = -12;
+  CHECK(infer(taken) == AOT_TUNE_ERROR_SHAPE && says("output 'out' has no shape here"));
+  first = nullptr;
+  CHECK(infer(taken) == AOT_TUNE_ERROR_NULL);
+  first = &x.tensor, x.tensor.ndim = 9;
+  CHECK(infer(taken) == AOT_TUNE_ERROR_RANK);
+}
+
+// What a call does not check before infer does.
+void orders() {
+  Described x({4, 1, 1, INT64_MAX}, {1, 1, 1, 1}), like({4, 1, 1, INT64_MAX}, {1, 1, 1, INT64_MIN}), out,
+      plain;
+  DLTensor* const outputs[] = {nullptr, nullptr, &out.tensor, &plain.tensor};
+  const auto infer = [&] {
+    return aot_tune_copy_infer(&x.tensor, &like.tensor, nullptr, nullptr, outputs, outputs);
+  };
+  CHECK(infer() == AOT_TUNE_OK);
+  CHECK(out.shape[3] == INT64_MAX);
+  x.shape[2] = like.shape[2] = 2, x.shape[3] = like.shape[3] = 3;
+  like.tensor.shape = nullptr;
+  out.strides[3] = 2;
+  infer();
+  CHECK(out.strides[3] != 2);
+}
+
+void choices() {
+  char text[4096];
+  bool small = false, packed = false;
+  for (const int64_t m : {1, 7, 16, 100, 3000}) {
+    for (const int64_t n : {1, 24, 32, 500}) {
+      for (const int64_t k : {4, 6, 24, 4000}) {
+        Described a({m, k}, {k, 1}), b({k, n}, {n, 1}), out({m, n}, {n, 1});
+        for (const int32_t relu : {0, 1}) {
+          CHECK(aot_tune_likely_explain(&a.tensor, &b.tensor, nullptr, nullptr, &out.tensor, relu, nullptr,
+                                        text, sizeof text) == AOT_TUNE_OK);
+          // nothing is known of the kind of calls with relu
+          CHECK(relu == 0 || std::strstr(text, "\nvariant: plain\n") != nullptr);
+          small |= std::strstr(text, "\nvariant: small\n") != nullptr;
+          packed |= std::strstr(text, "\nvariant: packed\n") != nullptr;
+        }
+      }
+    }
+  }
+  CHECK(small && packed);
+}
+
 }  // namespace
 
 int main() {
@@ -304,6 +387,9 @@ int main() {
   explanations();
   threads();
   scalars();
+  shapes();
+  orders();
+  choices();
   CHECK(std::strstr(aot_tune_manifest(), "\"library\"") != nullptr);
   std::printf("%d failures\n", failures);
   return failures == 0 ? 0 : 1;

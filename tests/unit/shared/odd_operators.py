@@ -14,7 +14,7 @@ apply        generic variants for combinations of an optional tensor and an attr
 narrow, lone generic variants for bf16 on higher levels alone, and for f32 alone
 threads      the number of threads that its kernel has; tuned with 64
 by_nearest, by_times_9, by_times_11 variants that fill in, behind nearest problems or expected times
-likely       a choice by expected times
+likely       a choice by expected times, which are known of calls without an activation alone
 """
 
 from __future__ import annotations
@@ -346,7 +346,9 @@ def _learned(op: Operator, variant: int, caution: int) -> ExpectedTime:
         logs.append(round(4096 * np.log2(100 + work / 50 * draw.uniform(0.9, 1.1))))
     columns = columns_of(terms, Calls([op.facts(p) for p in problems]))
     times = Times([p.id for p in problems], columns, np.array(logs), np.full(len(logs), 32), terms.form)
-    return ExpectedTime(variant=variant, terms=terms, model=learn_times({"it": times})["it"], caution=caution)
+    model = learn_times({"it": times})["it"]
+    facts = (("attribute.activation", 0),)
+    return ExpectedTime(variant=variant, facts=facts, terms=terms, model=model, caution=caution)
 
 
 def likely(folder: Path) -> OperatorTable:
