@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from nvcc_sources import MISSING, TOOLCHAIN
+from small_operators import make_operator
 
 from aot_tune.compile import target_by_name
 from aot_tune.render import Renderer, candidate_for
-from aot_tune.spec import Kernel, Operator, Scalar, Tensor, dims, dtype, problem
+from aot_tune.spec import Kernel, Operator, Scalar, Tensor, dims, dtype
 
 (N,) = dims("N")
 KERNEL = """
@@ -61,23 +62,17 @@ FORMATS = ("f8e4m3", "f8e5m2")
 
 def operator(format_: str) -> Operator:
     """An operator of one floating dtype beside f32 and integers, with scalars of few bits."""
-    return Operator(
-        name="convert",
-        dims=("N",),
-        tensors=(
-            Tensor("x", (N,), format_),
-            Tensor("keys", (N,), "u64"),
-            Tensor("steps", (N,), "i16"),
-            Tensor("wide", (N,), output=True),
-            Tensor("rounded", (N,), format_, output=True),
-            Tensor("sums", (N,), "u64", output=True),
-        ),
-        scalars=(Scalar("flag", "bool", True), Scalar("seed", "u8", 3)),
-        reference=lambda xp, call: {"wide": call.x, "rounded": call.x, "sums": call.keys},
-        flops=N,
-        workload=(problem(N=8),),
-        kernels=(Kernel("generic", "convert.cu.j2", generic=True),),
+    tensors = (
+        Tensor("x", (N,), format_),
+        Tensor("keys", (N,), "u64"),
+        Tensor("steps", (N,), "i16"),
+        Tensor("wide", (N,), output=True),
+        Tensor("rounded", (N,), format_, output=True),
+        Tensor("sums", (N,), "u64", output=True),
     )
+    scalars = (Scalar("flag", "bool", True), Scalar("seed", "u8", 3))
+    generic = Kernel("generic", "convert.cu.j2", generic=True)
+    return make_operator(name="convert", extents="N", tensors=tensors, scalars=scalars, kernels=(generic,))
 
 
 def source(folder: Path, format_: str, target: str = "cuda-sm_90a") -> str:

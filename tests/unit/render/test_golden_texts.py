@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from places import GOLDEN
+from small_operators import make_operator
 
 from aot_tune.compile import target_by_name
 from aot_tune.render import Renderer, candidate_for
-from aot_tune.spec import Attribute, Epilogue, Kernel, Operator, Scalar, Tensor, dim, dims, problem, stride
+from aot_tune.spec import Attribute, Epilogue, Kernel, Scalar, Tensor, dim, dims, stride
 from aot_tune.spec import elementwise as el
 
 M, N = dims("M N")
@@ -31,9 +32,8 @@ PACK
 
 @pytest.mark.parametrize(("suffix", "target"), [("cpp", "cpu-x86-64"), ("cu", "cuda-sm_90a")])
 def test_a_kernel_of_every_hook(suffix: str, target: str, tmp_path: Path) -> None:
-    operator = Operator(
+    operator = make_operator(
         name="every",
-        dims=("M", "N"),
         tensors=(
             Tensor("x", (M, N), "T"),
             Tensor("bias", (N,), optional=True),
@@ -45,8 +45,6 @@ def test_a_kernel_of_every_hook(suffix: str, target: str, tmp_path: Path) -> Non
         dtypes={"T": ("f32", "bf16")},
         epilogue=Epilogue("out", expression=el.relu(el.value()) * el.scalar("factor") + el.element("bias", 1)),
         reference=lambda xp, call: {"copied": call.x, "out": call.epilogue(call.x)},
-        flops=M * N,
-        workload=(problem(M=4, N=8),),
         kernels=(
             Kernel("generic", f"generic.{suffix}.j2", generic=True),
             Kernel("even", f"even.{suffix}.j2", requires=(dim("N") % 8 == 0, stride("x", 1) == 1)),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from small_operators import make_operator
 
 from aot_tune.render import Rendered, Renderer, candidate_for
-from aot_tune.spec import Activate, Attribute, Epilogue, Kernel, Operator, Parameter, Target, Tensor, dims, problem
+from aot_tune.spec import Activate, Attribute, Epilogue, Kernel, Operator, Parameter, Target, Tensor, dims
 from aot_tune.support.errors import RenderError, SpecError
 
 M, N = dims("M N")
@@ -16,24 +17,17 @@ GPU = Target(name="cuda-sm_90a", family="cuda", level=90)
 BODY = "{{ prelude() }}{{ kernel_signature('launch') }} {\n  return 0;\n}\n{{ no_workspace() }}"
 
 
-def make_operator(*kernels: Kernel, epilogue: Epilogue | None = None) -> Operator:
-    return Operator(
-        name="scale",
-        dims=("M", "N"),
-        tensors=(Tensor("x", (M, N)), Tensor("bias", (N,), optional=True), Tensor("out", (M, N), output=True)),
-        attributes=(Attribute("activation", ("none", "relu")),),
-        epilogue=epilogue,
-        reference=lambda xp, call: {"out": call.x},
-        flops=M * N,
-        workload=(problem(M=3, N=5),),
-        kernels=(Kernel("generic", "generic.j2", generic=True), *kernels),
-    )
+def operator_of(*kernels: Kernel, epilogue: Epilogue | None = None) -> Operator:
+    tensors = (Tensor("x", (M, N)), Tensor("bias", (N,), optional=True), Tensor("out", (M, N), output=True))
+    attributes = (Attribute("activation", ("none", "relu")),)
+    generic = Kernel("generic", "generic.j2", generic=True)
+    return make_operator(tensors=tensors, attributes=attributes, epilogue=epilogue, kernels=(generic, *kernels))
 
 
 def render(root: Path, text: str, *, kernel: Kernel | None = None, epilogue: Epilogue | None = None) -> str:
     (root / "generic.j2").write_text(text)
     (root / "k.j2").write_text(text)
-    op = make_operator(*([kernel] if kernel else []), epilogue=epilogue)
+    op = operator_of(*([kernel] if kernel else []), epilogue=epilogue)
     used = kernel or op.generics[0]
     config = next(used.configs(TARGET.facts))
     candidate = candidate_for(op, used, config, TARGET, op.workload[0])
@@ -46,7 +40,7 @@ def test_activation_without_its_functions_names_the_remedy(tmp_path: Path) -> No
     with pytest.raises(RenderError, match=r"common/math\.h\.j2"):
         render(tmp_path, stores, epilogue=epilogue)
     (tmp_path / "k.cu.j2").write_text(stores)
-    op = make_operator(Kernel("gpu", "k.cu.j2", backend="nvcc"), epilogue=epilogue)
+    op = operator_of(Kernel("gpu", "k.cu.j2", backend="nvcc"), epilogue=epilogue)
     with pytest.raises(RenderError, match=r"common/math\.cuh\.j2"):
         Renderer([tmp_path]).render(op, candidate_for(op, op.kernel("gpu"), {}, GPU), GPU)
 
@@ -125,7 +119,7 @@ def test_each_rendered_line_knows_its_template_line(tmp_path: Path) -> None:
         "// first\n{% include 'inner.j2' %}\n// after\n{% for i in range(2) %}\n// loop {{ i }}\n{% endfor %}\n" + BODY
     )
     (tmp_path / "generic.j2").write_text(text)
-    op = make_operator()
+    op = operator_of()
     rendered = Renderer([tmp_path]).render(op, candidate_for(op, op.generics[0], {}, TARGET), TARGET)
     where = dict(zip(rendered.source.split("\n"), rendered.lines, strict=True))
     assert where["// inner two"] == ("inner.j2", 2)
@@ -138,7 +132,7 @@ def test_a_source_is_recognised_by_its_tokens_and_a_symbol_by_its_candidate(tmp_
     def rendered(text: str, template: str = "k.j2", **config: int) -> Rendered:
         (tmp_path / template).parent.mkdir(exist_ok=True)
         (tmp_path / template).write_text(text)
-        op = make_operator(Kernel("k", template, parameters=(Parameter("WIDTH", (1, 2)),)))
+        op = operator_of(Kernel("k", template, parameters=(Parameter("WIDTH", (1, 2)),)))
         candidate = candidate_for(op, op.kernel("k"), {"WIDTH": 1, **config}, TARGET)
         return Renderer([tmp_path]).render(op, candidate, TARGET)
 
@@ -164,7 +158,7 @@ def test_a_changed_guard_is_another_source(tmp_path: Path) -> None:
     digests = set()
     for requires in ((), (N % 8 == 0,), (N % 16 == 0,)):
         kernel = Kernel("k", "k.j2", requires=requires)
-        op = make_operator(kernel)
+        op = operator_of(kernel)
         rendered = Renderer([tmp_path]).render(op, candidate_for(op, kernel, {}, TARGET), TARGET)
         digests.add(rendered.digest)
     assert len(digests) == 3

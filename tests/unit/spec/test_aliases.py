@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from small_operators import make_operator
 
 from aot_tune.database.identity import operator_digest
-from aot_tune.spec import Kernel, Operator, Tensor, dims, problem
+from aot_tune.spec import Operator, Tensor, dims, problem
 from aot_tune.spec.calls import aliases_on
 from aot_tune.support.errors import SpecError
 
@@ -16,16 +17,7 @@ X, GATE = Tensor("x", (M, N), inout=True), Tensor("gate", (M, N))
 
 
 def operator(*tensors: Tensor, **changes: Any) -> Operator:
-    fields: dict[str, Any] = {
-        "name": "scale",
-        "dims": ("M", "N"),
-        "tensors": tensors,
-        "reference": lambda xp, call: {},
-        "flops": M * N,
-        "workload": (problem(M=3, N=5),),
-        "kernels": (Kernel("generic", "scale/generic.j2", generic=True),),
-    }
-    return Operator(**{**fields, **changes})
+    return make_operator(tensors=tensors, **changes)
 
 
 def test_its_bytes_count_twice() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from small_operators import make_operator
 
 from aot_tune.plan.preflight import idle_kernels
-from aot_tune.spec import Kernel, Operator, Parameter, Target, Tensor, dims, parameter, problem, stride
+from aot_tune.spec import Kernel, Operator, Parameter, Target, dims, parameter, problem, stride
 from aot_tune.spec.kernel import requires_of, worthwhile_of
 from aot_tune.support.errors import SpecError
 
@@ -21,15 +22,7 @@ def kernel(**given: Any) -> Kernel:
 
 
 def operator(*kernels: Kernel) -> Operator:
-    return Operator(
-        name="scale",
-        dims=("M", "N"),
-        tensors=(Tensor("x", (M, N)), Tensor("out", (M, N), output=True)),
-        reference=lambda xp, call: {"out": call.x},
-        flops=M * N,
-        workload=(problem(M=3, N=12),),
-        kernels=(Kernel("generic", "scale/generic.cpp.j2", generic=True), *kernels),
-    )
+    return make_operator(*kernels, workload=(problem(M=3, N=12),))
 
 
 def keys(expressions: tuple[Any, ...]) -> list[str]:

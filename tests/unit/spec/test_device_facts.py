@@ -8,19 +8,18 @@ from typing import Any
 
 import pytest
 import triton_launch as tl
+from small_operators import make_operator
 
 from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec import (
     Buffer,
     Kernel,
-    Operator,
     Parameter,
     Target,
     Tensor,
     TritonFunction,
     dims,
     integers,
-    problem,
     target,
 )
 from aot_tune.support.errors import AotTuneError, RenderError, SpecError
@@ -28,19 +27,6 @@ from aot_tune.support.errors import AotTuneError, RenderError, SpecError
 M, N = dims("M N")
 COUNT = target("multiprocessors")
 GPU = Target(name="cuda-sm_90a", family="cuda", level=90)
-
-
-def operator(*kernels: Kernel, **changes: Any) -> Operator:
-    fields: dict[str, Any] = {
-        "name": "scale",
-        "dims": ("M", "N"),
-        "tensors": (Tensor("x", (M, N)), Tensor("out", (M, N), output=True)),
-        "reference": lambda xp, call: {"out": call.x},
-        "flops": M * N,
-        "workload": (problem(M=3, N=12),),
-        "kernels": (Kernel("generic", "scale/generic.cu.j2", generic=True, backend="nvcc"), *kernels),
-    }
-    return Operator(**{**fields, **changes})
 
 
 def kernel(**given: Any) -> Kernel:
@@ -51,13 +37,13 @@ BAD: dict[str, Callable[[], object]] = {
     "constraint": lambda: kernel(constraints=(COUNT > 8,)),
     "tile": lambda: kernel(tile={"M": COUNT}),
     "split": lambda: kernel(tile={"M": 64}, split=COUNT),
-    "requires": lambda: operator(kernel(requires=(M > COUNT,))),
-    "worthwhile": lambda: operator(kernel(worthwhile=(M > COUNT,))),
-    "scratch": lambda: operator(kernel(stages=("a", "b"), scratch=M * COUNT)),
-    "legal": lambda: operator(legal=(M > COUNT,)),
-    "flops": lambda: operator(flops=M * COUNT),
-    "shape": lambda: operator(tensors=(Tensor("x", (M, N)), Tensor("out", (M, COUNT), output=True))),
-    "values": lambda: operator(
+    "requires": lambda: make_operator(kernel(requires=(M > COUNT,))),
+    "worthwhile": lambda: make_operator(kernel(worthwhile=(M > COUNT,))),
+    "scratch": lambda: make_operator(kernel(stages=("a", "b"), scratch=M * COUNT)),
+    "legal": lambda: make_operator(legal=(M > COUNT,)),
+    "flops": lambda: make_operator(flops=M * COUNT),
+    "shape": lambda: make_operator(tensors=(Tensor("x", (M, N)), Tensor("out", (M, COUNT), output=True))),
+    "values": lambda: make_operator(
         tensors=(Tensor("x", (M, N), "i32", values=integers(0, COUNT)), Tensor("out", (M, N), output=True))
     ),
 }
@@ -98,6 +84,6 @@ def test_what_is_compiled_in_cannot_have_it(where: str) -> None:
 def test_templates_are_told_where_it_is(tmp_path: Path) -> None:
     (tmp_path / "scale").mkdir()
     (tmp_path / "scale" / "generic.cu.j2").write_text("{{ prelude() }}\n{{ target.multiprocessors }}\n")
-    op = operator()
+    op = make_operator(kernels=(Kernel("generic", "scale/generic.cu.j2", generic=True),))
     with pytest.raises(RenderError, match=r"generic.cu.j2:2: target.multiprocessors is no number(.|\n)*launch.cuh.j2"):
         Renderer([tmp_path]).render(op, candidate_for(op, op.kernels[0], {}, GPU), GPU)

@@ -6,12 +6,12 @@ import ctypes
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from bundled import OPERATORS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from small_operators import make_operator
 
 from aot_tune.spec import (
     AddTensor,
@@ -19,7 +19,6 @@ from aot_tune.spec import (
     Epilogue,
     Expr,
     Kernel,
-    Operator,
     Parameter,
     Scalar,
     Tensor,
@@ -44,19 +43,6 @@ GENERIC = Kernel("generic", "scale/generic.j2", generic=True)
 
 X = Tensor("x", (M, N))
 OUT = Tensor("out", (M, N), output=True)
-
-
-def operator(**changes: Any) -> Operator:
-    fields: dict[str, Any] = {
-        "name": "scale",
-        "dims": ("M", "N"),
-        "tensors": (Tensor("x", (M, N)), Tensor("out", (M, N), output=True)),
-        "reference": lambda xp, call: {"out": call.x},
-        "flops": M * N,
-        "workload": (problem(M=3, N=5),),
-        "kernels": (GENERIC,),
-    }
-    return Operator(**{**fields, **changes})
 
 
 BAD: list[tuple[str, Callable[[], object], str]] = [
@@ -86,48 +72,51 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("order", lambda: Kernel("k", "k.j2", parameters=(Parameter("P", (1,)),), order=({"P": 2},)), "P=2"),
     ("constraint fact", lambda: Kernel("k", "k.j2", constraints=(M == 1,)), "constraint .* uses 'M'"),
     ("generic parameters", lambda: Kernel("g", "g.j2", generic=True, parameters=(Parameter("P", (1,)),)), "generic"),
-    ("unbound dim", lambda: operator(flops=dim("Q")), "flops uses 'Q', which is not bound"),
-    ("dim of no tensor", lambda: operator(dims=("M", "N", "K")), "dim 'K' is bound by no tensor"),
-    ("dim of a quotient", lambda: operator(dims=("M", "N", "K"), tensors=(Tensor("x", (M, N, dim("K") // 2)), OUT)),
+    ("unbound dim", lambda: make_operator(flops=dim("Q")), "flops uses 'Q', which is not bound"),
+    ("dim of no tensor", lambda: make_operator(dims=("M", "N", "K")), "dim 'K' is bound by no tensor"),
+    ("dim of a quotient",
+     lambda: make_operator(dims=("M", "N", "K"), tensors=(Tensor("x", (M, N, dim("K") // 2)), OUT)),
      r"dim 'K' is bound by no tensor and no scalar\n  why: .*but not from K // 2\n  fix: .*binds=.K"),
     ("dim of two unknown ones",
-     lambda: operator(dims=("M", "N", "K", "L"), tensors=(X, Tensor("y", (dim("K") * dim("L"),)), OUT)),
+     lambda: make_operator(dims=("M", "N", "K", "L"), tensors=(X, Tensor("y", (dim("K") * dim("L"),)), OUT)),
      "dim 'K' is bound by no tensor"),
     ("dim of an optional tensor",
-     lambda: operator(dims=("M", "N", "K"), tensors=(X, Tensor("y", (dim("K"),), optional=True), OUT)),
+     lambda: make_operator(dims=("M", "N", "K"), tensors=(X, Tensor("y", (dim("K"),), optional=True), OUT)),
      "dim 'K' is bound by no tensor"),
     ("scalar binds a float", lambda: Scalar("s", "f32", binds="M"), r"binds the dim 'M', and is f32\n  why: extents"),
     ("scalar binds and has other", lambda: Scalar("s", "i64", other=3, binds="M"),
      "binds the dim 'M', and has `other`"),
-    ("scalar binds nothing", lambda: operator(scalars=(Scalar("s", "i64", binds="MM"),)),
+    ("scalar binds nothing", lambda: make_operator(scalars=(Scalar("s", "i64", binds="MM"),)),
      r"scalar 's' binds the unknown dim 'MM'\n  fix: did you mean 'M'"),
-    ("two scalars of a dim", lambda: operator(scalars=(Scalar("s", "i64", binds="M"), Scalar("t", "i32", binds="M"))),
+    ("two scalars of a dim",
+     lambda: make_operator(scalars=(Scalar("s", "i64", binds="M"), Scalar("t", "i32", binds="M"))),
      "scalars 's' and 't' bind the dim 'M'"),
-    ("a negative extent", lambda: operator(tensors=(X, Tensor("y", (M - 4,)), OUT)),
+    ("a negative extent", lambda: make_operator(tensors=(X, Tensor("y", (M - 4,)), OUT)),
      r"a shape: \(\(M - 4\) >= 0\) does not hold on problem 'M=3 N=5'"),
-    ("dim of shape", lambda: operator(tensors=(Tensor("x", (M, N)), Tensor("out", (M, dim("Nn")), output=True))),
+    ("dim of shape", lambda: make_operator(tensors=(Tensor("x", (M, N)), Tensor("out", (M, dim("Nn")), output=True))),
      "shape of tensor 'out' uses 'Nn', which is not bound\n  fix: did you mean 'N'"),
-    ("no output", lambda: operator(tensors=(Tensor("x", (M, N)),)), "no output"),
-    ("same names", lambda: operator(attributes=(Attribute("x", ("a",)),)), "attribute 'x' has the name of a tensor"),
+    ("no output", lambda: make_operator(tensors=(Tensor("x", (M, N)),)), "no output"),
+    ("same names",
+     lambda: make_operator(attributes=(Attribute("x", ("a",)),)), "attribute 'x' has the name of a tensor"),
     ("endless space",
      lambda: Kernel("k", "a/k.cpp.j2", parameters=tuple(Parameter(n, tuple(range(100))) for n in "ABCDE")),
      "its parameters have 10000000000 combinations"),
-    ("duplicate kernel", lambda: operator(kernels=(GENERIC, GENERIC)), "declares kernel 'generic' twice"),
-    ("no generic", lambda: operator(kernels=(Kernel("k", "k.j2"),)), "0 generic kernels"),
-    ("empty workload", lambda: operator(workload=()), "workload is empty"),
-    ("nothing to do", lambda: operator(workload=(problem(M=0, N=8),)),
+    ("duplicate kernel", lambda: make_operator(kernels=(GENERIC, GENERIC)), "declares kernel 'generic' twice"),
+    ("no generic", lambda: make_operator(kernels=(Kernel("k", "k.j2"),)), "0 generic kernels"),
+    ("empty workload", lambda: make_operator(workload=()), "workload is empty"),
+    ("nothing to do", lambda: make_operator(workload=(problem(M=0, N=8),)),
      "'M=0 N=8', on which there is nothing to compute"),
-    ("missing dim", lambda: operator(workload=(problem(M=1),)), "dim 'N' is not bound"),
-    ("unknown dim", lambda: operator(workload=(problem(M=1, N=2, K=3),)), "unknown dim 'K'"),
+    ("missing dim", lambda: make_operator(workload=(problem(M=1),)), "dim 'N' is not bound"),
+    ("unknown dim", lambda: make_operator(workload=(problem(M=1, N=2, K=3),)), "unknown dim 'K'"),
     ("negative dim", lambda: problem(M=-1), "dim M=-1 is not"),
     ("boolean dim", lambda: problem(M=True), "dim M=True is not"),
-    ("order of axes", lambda: operator(workload=(problem(M=1, N=2, order={"x": (0, 0)}),)), "not a permutation"),
-    ("strides", lambda: operator(workload=(problem(M=1, N=2, strides={"x": (1,)}),)), "2 axes, 1 strides"),
-    ("alignment", lambda: operator(workload=(problem(M=1, N=2, alignment={"x": 3}),)), "alignment 3"),
-    ("presence", lambda: operator(workload=(problem(M=1, N=2, present=["x"]),)), "'x' is always present"),
-    ("requires", lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", requires=(dim("Q") == 1,)))), "uses 'Q'"),
-    ("pins", lambda: operator(kernels=(GENERIC, pinning("Q"))), "pins the unknown dim 'Q'"),
-    ("epilogue", lambda: operator(epilogue=Epilogue("out", (AddTensor("bias", (1,)),))), "adds 'bias'"),
+    ("order of axes", lambda: make_operator(workload=(problem(M=1, N=2, order={"x": (0, 0)}),)), "not a permutation"),
+    ("strides", lambda: make_operator(workload=(problem(M=1, N=2, strides={"x": (1,)}),)), "2 axes, 1 strides"),
+    ("alignment", lambda: make_operator(workload=(problem(M=1, N=2, alignment={"x": 3}),)), "alignment 3"),
+    ("presence", lambda: make_operator(workload=(problem(M=1, N=2, present=["x"]),)), "'x' is always present"),
+    ("requires", lambda: make_operator(kernels=(GENERIC, Kernel("k", "k.j2", requires=(dim("Q") == 1,)))), "uses 'Q'"),
+    ("pins", lambda: make_operator(kernels=(GENERIC, pinning("Q"))), "pins the unknown dim 'Q'"),
+    ("epilogue", lambda: make_operator(epilogue=Epilogue("out", (AddTensor("bias", (1,)),))), "adds 'bias'"),
     ("generic that fills in", lambda: Kernel("k", "k.j2", generic=True, fills_in=True),
      "'k' fills in, but it is generic"),
     ("one stage", lambda: Kernel("k", "k.j2", stages=("cublaslt",)), "kernel 'k' has one stage, 'cublaslt'"),
@@ -136,45 +125,51 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("scratch text", lambda: Kernel("k", "k.j2", stages=("a", "b"), scratch="4 * M"),
      "scratch '4 \\* M' is not an expression"),
     ("scratch of a stride",
-     lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", stages=("a", "b"), scratch=M * stride("x", 0)))),
+     lambda: make_operator(kernels=(GENERIC, Kernel("k", "k.j2", stages=("a", "b"), scratch=M * stride("x", 0)))),
      "kernel 'k': scratch uses 'stride.x.0'"),
-    ("stage without an epilogue", lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", stages=("a", "epilogue")))),
+    ("stage without an epilogue",
+     lambda: make_operator(kernels=(GENERIC, Kernel("k", "k.j2", stages=("a", "epilogue")))),
      "has no epilogue for a stage of kernel 'k'"),
-    ("flops text", lambda: operator(flops="M"), r"operator 'scale': flops cannot be the text 'M'\n  fix: write dims"),
-    ("flops None", lambda: operator(flops=None), r"operator 'scale': flops cannot be None\n  fix: give an integer"),
-    ("flops by zero", lambda: operator(flops=M // (N - 5)), r"flops: division by zero in .* on problem 'M=3 N=5'"),
+    ("flops text",
+     lambda: make_operator(flops="M"), r"operator 'scale': flops cannot be the text 'M'\n  fix: write dims"),
+    ("flops None",
+     lambda: make_operator(flops=None), r"operator 'scale': flops cannot be None\n  fix: give an integer"),
+    ("flops by zero", lambda: make_operator(flops=M // (N - 5)), r"flops: division by zero in .* on problem 'M=3 N=5'"),
     ("axis text", lambda: Tensor("x", ("N",)),
      r"tensor 'x': an axis cannot be the text 'N'\n  fix: write dims\(\"N\"\)"),
     ("shape text", lambda: Tensor("x", "M N"),
      r"tensor 'x': its shape is the text 'M N'\n  fix: write dims\(\"M N\"\)"),
     ("axis float", lambda: Tensor("x", (1.5,)), r"tensor 'x': an axis cannot be 1\.5"),
-    ("no problem", lambda: operator(workload=({"M": 1},)),
+    ("no problem", lambda: make_operator(workload=({"M": 1},)),
      r"'scale': its workload holds .*'M': 1.*not a problem\n  fix"),
-    ("no reference", lambda: operator(reference={"out": 1}), r"'scale': reference .*out.* is not a function\n  fix"),
-    ("NaN tolerance", lambda: operator(tolerance=float("nan")), r"'scale': tolerance nan is not a positive number"),
-    ("tolerance of another", lambda: operator(tolerance={"outt": 2.0}),
+    ("no reference",
+     lambda: make_operator(reference={"out": 1}), r"'scale': reference .*out.* is not a function\n  fix"),
+    ("NaN tolerance",
+     lambda: make_operator(tolerance=float("nan")), r"'scale': tolerance nan is not a positive number"),
+    ("tolerance of another", lambda: make_operator(tolerance={"outt": 2.0}),
      r"'scale': tolerance names 'outt', which is not an output\n  fix: did you mean 'out'"),
-    ("off_by without integers", lambda: operator(tolerance=off_by(1)),
+    ("off_by without integers", lambda: make_operator(tolerance=off_by(1)),
      r"'scale': tolerance: off_by has no effect\n  why: .*no output here is of an integer dtype\n  fix: give a"),
     ("tolerance of integers",
-     lambda: operator(tolerance={"out": 2.0}, tensors=(X, Tensor("out", (M, N), "i8", output=True))),
+     lambda: make_operator(tolerance={"out": 2.0}, tensors=(X, Tensor("out", (M, N), "i8", output=True))),
      r"tolerance of 'out' 2\.0 has no effect\n  why: integers are compared as they are.*\n  fix: .*off_by\(1, share"),
-    ("intermediates", lambda: operator(intermediates="f23"),
+    ("intermediates", lambda: make_operator(intermediates="f23"),
      r"intermediates cannot be 'f23'\n  fix: did you mean 'f32'"),
-    ("intermediates as they are", lambda: operator(intermediates="f32"),
+    ("intermediates as they are", lambda: make_operator(intermediates="f32"),
      r"'scale': intermediates='f32' has no effect\n  why: .*\n  fix: leave it out"),
-    ("finite output", lambda: operator(tensors=(X, Tensor("out", (M, N), output=True, finite=True))),
+    ("finite output", lambda: make_operator(tensors=(X, Tensor("out", (M, N), output=True, finite=True))),
      r"finite=True of tensor 'out' has no effect\n  why: .*only into floating-point inputs\n  fix: leave it out"),
     ("off_by 0", lambda: off_by(0), r"off_by\(0\) is not a step of integers\n  fix"),
     ("off_by share", lambda: off_by(1, share=2), r"off_by: share 2 is not a share\n  fix"),
-    ("tolerance 0", lambda: operator(tolerance=0), r"'scale': tolerance 0 is not a positive number"),
-    ("problem twice", lambda: operator(workload=(problem(M=1, N=2), problem(N=2, M=1))),
+    ("tolerance 0", lambda: make_operator(tolerance=0), r"'scale': tolerance 0 is not a positive number"),
+    ("problem twice", lambda: make_operator(workload=(problem(M=1, N=2), problem(N=2, M=1))),
      r"operator 'scale': its workload lists problem '.*' twice\n  fix: remove one"),
-    ("requires by zero", lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", requires=(M // (N - 5) == 1,)))),
+    ("requires by zero", lambda: make_operator(kernels=(GENERIC, Kernel("k", "k.j2", requires=(M // (N - 5) == 1,)))),
      r"operator 'scale': kernel 'k': .*division by zero in .*N - 5.* on problem 'M=3 N=5'\n  fix: write maximum"),
-    ("worthwhile by zero", lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", worthwhile=(M % (N - 5) == 1,)))),
+    ("worthwhile by zero",
+     lambda: make_operator(kernels=(GENERIC, Kernel("k", "k.j2", worthwhile=(M % (N - 5) == 1,)))),
      r"operator 'scale': kernel 'k': .*division by zero"),
-    ("requires no expression", lambda: operator(kernels=(GENERIC, Kernel("k", "k.j2", requires=(True,)))),
+    ("requires no expression", lambda: make_operator(kernels=(GENERIC, Kernel("k", "k.j2", requires=(True,)))),
      r"operator 'scale': kernel 'k': 'True' in requires or worthwhile is not an expression\n  fix"),
     ("order value", lambda: Kernel("k", "k.j2", parameters=(P12,), order=({"P": 3},)), r"fix: P is one of \[1, 2\]"),
     ("order name", lambda: Kernel("k", "k.j2", parameters=(P12,), order=({"Q": 3},)), r"Q=3.*\n  fix: use one of: P"),
@@ -184,10 +179,11 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
      r"kernel 'k': requires is not a tuple but \(M == 1\)"),
     ("values, one", lambda: Parameter("P", 8), "parameter 'P': values is not a tuple but 8"),
     ("shape, one", lambda: Tensor("x", M), "tensor 'x': shape is not a tuple but M"),
-    ("workload, one", lambda: operator(workload=problem(M=1, N=2)), "operator 'scale': workload is not a tuple but"),
-    ("dims, one", lambda: operator(dims="M"),
+    ("workload, one",
+     lambda: make_operator(workload=problem(M=1, N=2)), "operator 'scale': workload is not a tuple but"),
+    ("dims, one", lambda: make_operator(dims="M"),
      r"operator 'scale': dims is not a tuple but 'M'\n  fix: write \('M',\)"),
-    ("dims, a text", lambda: operator(dims="M, N"), r"dims is not a tuple but 'M, N'\n  fix: write \('M', 'N'\)"),
+    ("dims, a text", lambda: make_operator(dims="M, N"), r"dims is not a tuple but 'M, N'\n  fix: write \('M', 'N'\)"),
     ("present, a text", lambda: problem(M=1, present="bias"),
      r"problem: present is not a tuple but 'bias'\n  fix: write \('bias',\)"),
     ("range and values", lambda: operator(ranges={"M": (1, 8)}, values={"M": (1, 2)}),
@@ -224,7 +220,7 @@ def test_problem_ids_are_equal_exactly_for_equal_problems() -> None:
 
 
 def test_facts_of_a_call_are_those_of_dispatch() -> None:
-    facts = operator().facts(problem(M=1, N=5, order={"x": (1, 0)}))
+    facts = make_operator().facts(problem(M=1, N=5, order={"x": (1, 0)}))
     assert facts["M"] == 1
     assert (facts["stride.x.0"], facts["stride.x.1"]) == (5, 1)  # an axis of extent 1 has no stride of its own
     assert facts["alignment.x"] == 64
@@ -330,13 +326,13 @@ def test_two_roots_with_one_operator_are_refused(tmp_path: Path) -> None:
 
 def test_a_tolerance_is_for_all_outputs_or_by_output() -> None:
     two = (X, Tensor("out", (M, N), output=True), Tensor("q", (M, N), "i8", output=True))
-    plain = operator(tensors=two)
+    plain = make_operator(tensors=two)
     out, q = plain.outputs
     assert (plain.factor(out), plain.step(q)) == (4.0, None)
-    assert operator(tensors=two, tolerance=8).factor(out) == 8.0
-    both = operator(tensors=two, tolerance={"out": 2.5, "q": off_by(1, share=0.01)})
+    assert make_operator(tensors=two, tolerance=8).factor(out) == 8.0
+    both = make_operator(tensors=two, tolerance={"out": 2.5, "q": off_by(1, share=0.01)})
     assert (both.factor(out), both.step(q)) == (2.5, off_by(1, share=0.01))
-    one = operator(tensors=two, tolerance=off_by(2))
+    one = make_operator(tensors=two, tolerance=off_by(2))
     assert (one.factor(out), one.step(q), one.step(out)) == (4.0, off_by(2), off_by(2))
 
 
@@ -346,5 +342,5 @@ def test_a_tolerance_is_for_all_outputs_or_by_output() -> None:
 )
 def test_intermediates_round_to_the_narrowest_dtype_unless_declared(declared: str, dtype: str, wanted: str) -> None:
     tensors = (Tensor("x", (M, N), "T"), Tensor("w", (N,)), Tensor("out", (M, N), "T", output=True))
-    one = operator(tensors=tensors, dtypes={"T": ("f32", "f16", "bf16")}, intermediates=declared)
+    one = make_operator(tensors=tensors, dtypes={"T": ("f32", "f16", "bf16")}, intermediates=declared)
     assert one.rounds_to(problem(M=1, N=1, dtypes={"T": dtype})).name == wanted

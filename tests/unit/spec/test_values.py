@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from small_operators import make_operator
 
 from aot_tune.database import operator_digest
 from aot_tune.spec import (
     IntegerSums,
-    Kernel,
     Operator,
     Tensor,
     Values,
@@ -22,7 +22,6 @@ from aot_tune.spec import (
     normal,
     permutation,
     probabilities,
-    problem,
     sorted_offsets,
     sparse,
     uniform,
@@ -33,21 +32,13 @@ M, N = dims("M N")
 
 
 def operator(values: Values | None = None, dtype: str = "i32", **changes: Any) -> Operator:
-    fields: dict[str, Any] = {
-        "name": "pick",
-        "dims": ("M", "N"),
-        "tensors": (
-            Tensor("w", (M, N)),
-            Tensor("x", (M, N), dtype, values=values),
-            Tensor("y", (N,), optional=True),
-            Tensor("out", (M, N), output=True),
-        ),
-        "reference": lambda xp, call: {"out": call.x},
-        "flops": M * N,
-        "workload": (problem(M=3, N=5),),
-        "kernels": (Kernel("generic", "pick/generic.j2", generic=True),),
-    }
-    return Operator(**{**fields, **changes})
+    tensors = (
+        Tensor("w", (M, N)),
+        Tensor("x", (M, N), dtype, values=values),
+        Tensor("y", (N,), optional=True),
+        Tensor("out", (M, N), output=True),
+    )
+    return make_operator(**{"tensors": tensors, **changes})
 
 
 BAD: list[tuple[Callable[[], object], str]] = [

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from cpu_kernels import TARGETS, CpuKernel, bf16_bits, bf16_values
+from small_operators import make_operator
 
 from aot_tune.bench.worker.stored_elements import array_dtype, eight_bits, limits_of, stored_as, values_of
-from aot_tune.spec import Kernel, Operator, Parameter, Target, Tensor, dims, dtype, problem, stride
+from aot_tune.spec import Kernel, Operator, Parameter, Target, Tensor, dims, dtype, stride
 from aot_tune.spec.load_operators import bundled_templates
 
 (N,) = dims("N")
@@ -56,23 +57,14 @@ def operator(names: tuple[str, ...]) -> Operator:
             Tensor(f"rounded_{one}", (N,), one, output=True),
         )
     ]
-    return Operator(
-        name="convert",
-        dims=("N",),
-        tensors=tuple(tensors),
-        reference=lambda xp, call: {},
-        flops=N,
-        workload=(problem(N=8),),
-        kernels=(
-            Kernel("generic", "one.cpp.j2", generic=True),
-            Kernel(
-                "vectors",
-                "vectors.cpp.j2",
-                parameters=(Parameter("W", (4, 8, 16)),),
-                requires=tuple(stride(t.name, 0) == 1 for t in tensors),
-            ),
-        ),
+    vectors = Kernel(
+        "vectors",
+        "vectors.cpp.j2",
+        parameters=(Parameter("W", (4, 8, 16)),),
+        requires=tuple(stride(t.name, 0) == 1 for t in tensors),
     )
+    generic = Kernel("generic", "one.cpp.j2", generic=True)
+    return make_operator(name="convert", extents="N", tensors=tuple(tensors), kernels=(generic, vectors))
 
 
 def make(folder: Path, target: Target, names: tuple[str, ...], width: int) -> CpuKernel:

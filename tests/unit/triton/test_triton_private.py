@@ -14,6 +14,7 @@ import pytest
 from bundled import OPERATORS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from small_operators import make_operator
 from triton_installed import EACH_TRITON, FUNCTIONS, ONE_TRITON, VERSIONS, ask, integer, jit_of, request
 
 from aot_tune.compile import target_by_name
@@ -93,21 +94,13 @@ def test_bundled_functions_are_known_again_in_every_version(monkeypatch: pytest.
 
 
 A, B, C, D, E = dims("A B C D E")
-OPERATOR = Operator(
-    name="marked",
-    dims=("A", "B", "C", "D", "E"),
-    tensors=(
-        Tensor("p", (A, B), "bf16"),
-        Tensor("q", (C, D, E), "f32", optional=True),
-        Tensor("all", (C, D, E), "f32"),
-        Tensor("out", (A,), "bf16", output=True),
-    ),
-    scalars=(Scalar("scale"),),
-    reference=lambda xp, call: {},
-    flops=A,
-    workload=(problem(A=1, B=1, C=1, D=1, E=1),),
-    kernels=(Kernel(name="plain", template="marked/plain.cpp.j2", generic=True),),
+TENSORS = (
+    Tensor("p", (A, B), "bf16"),
+    Tensor("q", (C, D, E), "f32", optional=True),
+    Tensor("all", (C, D, E), "f32"),
+    Tensor("out", (A,), "bf16", output=True),
 )
+OPERATOR = make_operator(name="marked", extents="A B C D E", tensors=TENSORS, scalars=(Scalar("scale"),))
 TARGETS = {"cuda-sm_90a": ("cuda", 90, 32), "hip-gfx942": ("hip", "gfx942", 64)}
 
 

@@ -6,6 +6,7 @@ import pytest
 from bundled import OPERATORS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_operators import make_operator
 
 from aot_tune.bench.host.odd_problems import checks_for, derived_checks
 from aot_tune.bench.protocol.measurement_records import Policy
@@ -20,7 +21,6 @@ from aot_tune.spec import (
     dims,
     dtype_index,
     next_power_of_2,
-    problem,
 )
 from aot_tune.spec.calls import check_problem
 
@@ -138,15 +138,8 @@ def test_a_row_that_is_padded_to_a_power_of_two_may_have_to_be_a_multiple_too(fi
 
 def test_what_is_written_in_place_has_no_elements_that_are_one() -> None:
     rows, columns = dims("R D")
-    op = Operator(
-        name="step",
-        dims=("R", "D"),
-        tensors=(Tensor("x", (rows, columns), inout=True), Tensor("w", (columns,))),
-        reference=lambda xp, call: {"x": call.x + call.w},
-        flops=rows * columns,
-        workload=(problem(R=3, D=5),),
-        kernels=(Kernel("generic", "step/generic.cpp.j2", generic=True),),
-    )
+    tensors = (Tensor("x", (rows, columns), inout=True), Tensor("w", (columns,)))
+    op = make_operator(extents="R D", tensors=tensors)
     strides = [c.problem.strides for c in derived_checks(op)]
     assert any(0 in s.get("w", ()) for s in strides)
     assert any(min(s.get("x", (1,))) < 0 for s in strides)

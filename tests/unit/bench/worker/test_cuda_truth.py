@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from bundled import OPERATORS
+from small_operators import make_operator
 
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.spec import Kernel, Operator, Problem, Tensor, dims, problem
+from aot_tune.spec import Operator, Problem, Tensor, dims, problem
 
 torch = pytest.importorskip("torch")
 
@@ -46,16 +47,7 @@ def weighted(xp: Any, call: Any) -> Outputs:
 
 
 def operator(name: str, extents: str, reference: Any, *tensors: Tensor) -> Operator:
-    return Operator(
-        name=name,
-        dims=tuple(extents.split()),
-        tensors=tensors,
-        dtypes={"T": DTYPES},
-        reference=reference,
-        flops=M,
-        workload=(problem(**dict.fromkeys(extents.split(), 1)),),
-        kernels=(Kernel("generic", "x/generic.cpp.j2", generic=True),),
-    )
+    return make_operator(name=name, extents=extents, tensors=tensors, dtypes={"T": DTYPES}, reference=reference)
 
 
 PRODUCT = operator(
@@ -285,21 +277,6 @@ def test_tf32_passes_where_the_problem_has_it_and_nowhere_else(tmp_path: Path) -
             assert least < bench.expected["out"].judge(split(rounded(a), rounded(b), parts))[1] < most
 
 
-def made(reference: Any) -> Operator:
-    (n,) = dims("N")
-    tensors = (Tensor("x", (n,), "T"), Tensor("y", (n,), "T", output=True))
-    return Operator(
-        name="made",
-        dims=("N",),
-        dtypes={"T": ("f32", "bf16")},
-        tensors=tensors,
-        flops=n,
-        reference=reference,
-        workload=(problem(N=8),),
-        kernels=(Kernel("generic", "made/generic.cpp.j2", generic=True),),
-    )
-
-
 ARRAYS = {
     "zeros": lambda xp, n: xp.zeros((n,)),
     "ones": lambda xp, n: xp.ones(n),
@@ -319,10 +296,14 @@ def test_arrays_that_a_reference_makes_are_where_the_others_are() -> None:
     away, check = torch.device("meta"), Check(problem=problem(N=8, dtypes={"T": "bf16"}))
     storages = {"x": torch.empty(16, dtype=torch.uint8, device=away)}
     for make in ARRAYS.values():
-        operator = made(lambda xp, call, make=make: {"y": call.x * 1.0 + make(xp, call.x.shape[0])})
+        operator = make_operator(
+            extents="N",
+            dtypes={"T": ("f32", "bf16")},
+            reference=lambda xp, call, make=make: {"out": call.x * 1.0 + make(xp, call.x.shape[0])},
+        )
         concrete = operator.concrete(check.problem.dtypes)
         for wide in (True, False):
-            assert exact_values(concrete, check, storages, away, wide=wide)["y"].device == away
+            assert exact_values(concrete, check, storages, away, wide=wide)["out"].device == away
         assert torch.get_default_dtype() == torch.float32
         assert torch.zeros(1).device == HOST
     with pytest.raises((RuntimeError, NotImplementedError)):  # what it would be elsewhere

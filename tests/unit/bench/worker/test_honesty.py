@@ -10,24 +10,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_operators import make_operator
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
 from aot_tune.bench.worker.cpu_engine import CpuEngine
 from aot_tune.bench.worker.problem_state import ProblemState
 from aot_tune.bench.worker.verification import FreshCalls, does_less
-from aot_tune.spec import Kernel, Operator, Tensor, dims, problem
+from aot_tune.spec import problem
 
 CALL, LEAST = 10_000.0, 300.0
-(N,) = dims("N")
-COPY = Operator(
-    name="copy",
-    dims=("N",),
-    tensors=(Tensor("x", (N,)), Tensor("y", (N,), output=True)),
-    reference=lambda xp, call: {"y": call.x},
-    flops=N,
-    workload=(problem(N=4096),),
-    kernels=(Kernel("generic", "g.j2", generic=True),),
-)
+COPY = make_operator(name="copy", extents="N", workload=(problem(N=4096),))
 
 
 def played(repeated: float, fresh: float, disturbances: Callable[[], float]) -> Callable[[bool], float]:
@@ -74,7 +66,7 @@ def test_no_place_of_what_a_fresh_call_copies_makes_an_honest_one_suspicious(tmp
     """Copying from 16 bytes below the target's place in a page takes ten times as long. All such places come up."""
     engine = CpuEngine(Policy(), 1 << 20)
     calls = ProblemState(engine, COPY, Check(problem=COPY.workload[0]), tmp_path).at()
-    x, y = (calls.pieces[name] for name in "xy")
+    x, y = (calls.pieces[name] for name in ("x", "out"))
 
     def honest() -> int:
         ctypes.memmove(y.address, x.address, x.size)

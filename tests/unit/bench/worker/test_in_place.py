@@ -13,11 +13,12 @@ import in_place
 import numpy as np
 import pytest
 from in_place import Bed
+from small_operators import make_operator
 
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.reference_results import EXACT, read_limits, read_truth, write_truth
-from aot_tune.spec import IntegerSums, Kernel, Operator, Problem, Tensor, dims, problem
+from aot_tune.spec import IntegerSums, Operator, Problem, Tensor, dims, problem
 from aot_tune.support.processes import resident_bytes
 
 SMALL = problem(R=13, D=37)
@@ -170,16 +171,9 @@ M, N, K = dims("M N K")
 
 def accumulating(reference: Any, dtype: str) -> Operator:
     """c += a @ b."""
-    return Operator(
-        name="accumulate",
-        dims=("M", "N", "K"),
-        tensors=(Tensor("a", (M, K), dtype), Tensor("b", (K, N), dtype), Tensor("c", (M, N), dtype, inout=True)),
-        reference=reference,
-        exact=IntegerSums(K, thinned="b"),
-        flops=2 * M * N * K,
-        workload=(problem(M=4, N=4, K=4),),
-        kernels=(Kernel("generic", "accumulate/generic.cpp.j2", generic=True),),
-    )
+    tensors = Tensor("a", (M, K), dtype), Tensor("b", (K, N), dtype), Tensor("c", (M, N), dtype, inout=True)
+    exact = IntegerSums(K, thinned="b")
+    return make_operator(name="accumulate", extents="M N K", tensors=tensors, reference=reference, exact=exact)
 
 
 def out_of_place(xp: Any, call: Any) -> Any:

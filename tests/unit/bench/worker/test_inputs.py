@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_operators import make_operator
 
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.reference_results import logical_inputs
 from aot_tune.database import operator_digest
 from aot_tune.spec import (
     Attribute,
-    Kernel,
     Operator,
     Scalar,
     Tensor,
@@ -37,18 +37,8 @@ R, D = dims("R D")
 
 def with_values(values: Any, dtype: str = "f32", **fields: Any) -> Operator:
     """out[R, D] of an input x[R, D] with these values."""
-    return Operator(
-        **{
-            "name": "pick",
-            "dims": ("R", "D"),
-            "tensors": (Tensor("x", (R, D), dtype, values=values), Tensor("out", (R, D), output=True)),
-            "reference": lambda _xp, call: {"out": call.x},
-            "flops": R * D,
-            "workload": (problem(R=2, D=4),),
-            "kernels": (Kernel("generic", "pick/generic.cpp.j2", generic=True),),
-            **fields,
-        }
-    )
+    tensors = (Tensor("x", (R, D), dtype, values=values), Tensor("out", (R, D), output=True))
+    return make_operator(**{"name": "pick", "extents": "R D", "tensors": tensors, **fields})
 
 
 def values_of(op: Operator, check: Check | None = None, seed: int = 1, **dims: Any) -> Any:
@@ -173,8 +163,6 @@ def block_table(rng: np.random.Generator, call: Any) -> Any:
 
 def paged(values: Callable[..., Any] = block_table, dtype: str = "i32", **changes: Any) -> Operator:
     fields: dict[str, Any] = {
-        "name": "paged",
-        "dims": ("B", "P", "Q"),
         "tensors": (
             Tensor("query_lens", (B,), "i32", values=integers(1, Q + 1)),
             Tensor("seq_lens", (B,), "i64", values=drawn(seq_lens)),
@@ -186,12 +174,9 @@ def paged(values: Callable[..., Any] = block_table, dtype: str = "i32", **change
         "scalars": (Scalar("count", "i64", binds="Q"), Scalar("scale", default=0.5)),
         "attributes": (Attribute("kind", ("plain", "other")),),
         "legal": (P >= B, Q <= P * 16 // B),
-        "reference": lambda _xp, call: {"out": call.pages},
-        "flops": B * P,
         "workload": (problem(B=4, P=40, Q=8),),
-        "kernels": (Kernel("generic", "paged/generic.cpp.j2", generic=True),),
     }
-    return Operator(**{**fields, **changes})
+    return make_operator(name="paged", extents="B P Q", **{**fields, **changes})
 
 
 def inputs(op: Operator, seed: int = 1, **changes: Any) -> dict[str, Any]:

@@ -8,27 +8,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_operators import make_operator
 
 from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement
 from aot_tune.compile import Variant, target_by_name
 from aot_tune.pipeline.evidence import Evidence, Proposal
 from aot_tune.pipeline.scheduling.like_device import Opening, disagreement, winners
 from aot_tune.render import Candidate, Rendered
-from aot_tune.spec import Kernel, Operator, Parameter, Tensor, dims, problem
+from aot_tune.spec import Kernel, Parameter, problem
 
-(N,) = dims("N")
-SCALE = Operator(
-    name="scale",
-    dims=("N",),
-    tensors=(Tensor("x", (N,)), Tensor("out", (N,), output=True)),
-    reference=lambda xp, call: {"out": call.x},
-    flops=N,
-    workload=(problem(N=10),),
-    kernels=(
-        Kernel("generic", "g.j2", generic=True),
-        Kernel("rows", "r.j2", parameters=(Parameter("UNROLL", (1, 2, 4, 8)),)),
-    ),
-)
+ROWS = Kernel("rows", "r.j2", parameters=(Parameter("UNROLL", (1, 2, 4, 8)),))
+SCALE = make_operator(ROWS, extents="N", workload=(problem(N=10),))
 (TEN,) = SCALE.workload
 CANDIDATES = {
     unroll: Candidate(operator="scale", kernel="rows", backend="cxx", target="cpu-x86-64-v3", config={"UNROLL": unroll})

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from small_operators import make_operator
 
 from aot_tune.bench.protocol.measurement_records import Measurement
 from aot_tune.compile import Object, Variant, target_by_name
@@ -23,7 +24,7 @@ from aot_tune.pipeline.measuring.measure import finalists
 from aot_tune.pipeline.scheduling.tuning_plan import Constraints, TuningPlan
 from aot_tune.render import Candidate, Rendered
 from aot_tune.search.budget import ON_CPU, ON_GPU, Budget, Durations
-from aot_tune.spec import Kernel, Operator, Parameter, Tensor, dims, problem
+from aot_tune.spec import Kernel, Operator, Parameter, dims, problem
 from aot_tune.support.errors import BuildError, WorkerError
 from aot_tune.support.progress import Progress
 
@@ -41,25 +42,14 @@ def operator(
     workload = (
         [problem(**n, dtypes={"T": t}) for t in dtypes for n in sizes] if dtypes else [problem(**n) for n in sizes]
     )
-    held = "T" if dtypes else "f32"
-    return Operator(
+    follows = dict(zip(dtypes[1:], dtypes, strict=False))
+    return make_operator(
+        Kernel("rows", "r.j2", parameters=(Parameter("UNROLL", tuple(range(64))),), follows=follows),
         name=name,
-        dims=("N",),
-        tensors=(Tensor("x", (N,), held), Tensor("out", (N,), held, output=True)),
+        extents="N",
         dtypes={"T": tuple(dtypes)} if dtypes else {},
-        reference=lambda xp, call: {"out": call.x},
-        flops=N,
         workload=tuple(workload),
         weights=weights or {},
-        kernels=(
-            Kernel("generic", "g.j2", generic=True),
-            Kernel(
-                "rows",
-                "r.j2",
-                parameters=(Parameter("UNROLL", tuple(range(64))),),
-                follows=dict(zip(dtypes[1:], dtypes, strict=False)),
-            ),
-        ),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from small_operators import make_operator
 
 from aot_tune.render import candidate_for, candidates_for, generic_candidates, requirements, resolved
 from aot_tune.spec import (
@@ -63,23 +64,13 @@ def operator(
 ) -> Operator:
     """Rows with a Triton function; `arguments` are added to those that it has."""
     called = TritonFunction("rows.py:rows", {**ARGUMENTS, **(arguments or {})}, **{"grid": (R,), **(function or {})})
-    fields: dict[str, Any] = {
-        "name": "rows",
-        "dims": ("R", "D"),
-        "tensors": (
-            Tensor("x", (R, D), "bf16"),
-            Tensor("bias", (D,), "bf16", optional=True),
-            Tensor("y", (R, D), "bf16", output=True),
-        ),
-        "reference": lambda xp, call: {"y": call.x},
-        "flops": R * D,
-        "workload": (ONE,),
-        "kernels": (
-            Kernel("generic", "rows/generic.cpp.j2", generic=True),
-            Kernel("rows", backend="triton", triton=called.inspected({SM90.name: declared}), requires=requires),
-        ),
-    }
-    return Operator(**{**fields, **given})
+    tensors = (
+        Tensor("x", (R, D), "bf16"),
+        Tensor("bias", (D,), "bf16", optional=True),
+        Tensor("y", (R, D), "bf16", output=True),
+    )
+    kernel = Kernel("rows", backend="triton", triton=called.inspected({SM90.name: declared}), requires=requires)
+    return make_operator(kernel, **{"name": "rows", "extents": "R D", "tensors": tensors, "workload": (ONE,), **given})
 
 
 def taken(op: Operator, other: Problem) -> list[bool]:
