@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from compiled import Bed
+from processes import becomes_true, is_alive, processes
 
 from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.host.worker_process import DiedError
@@ -73,10 +73,7 @@ def test_a_worker_that_died_while_it_was_not_asked_is_replaced(bed: Bed) -> None
     assert [w.state for w in idle] == ["READY"] * 3
     for worker in idle:
         os.kill(worker.pid, signal.SIGKILL)
-        deadline = time.monotonic() + 10
-        while Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        assert becomes_true(lambda pid=worker.pid: not is_alive(pid), 10)
     assert bed.screen("good", bed.prepare(R=3, D=5)).status == "ok"
 
 
@@ -203,24 +200,14 @@ def test_openmps_own_threads_are_nobodys_fault(bed: Bed, make_bench: Callable[..
 
 
 def sleepers(seconds: str) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if (entry / "cmdline").read_bytes().split(b"\0")[:2] == [b"sleep", seconds.encode()]:
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
+    command = [b"sleep", seconds.encode()]
+    return processes(lambda entry: (entry / "cmdline").read_bytes().split(b"\0")[:2] == command)
 
 
 def test_row_52_no_orphan_is_left_whatever_environment_it_has(bed: Bed) -> None:
     try:
         bed.refuse("unmarked_orphan", "crashed", "")
-        deadline = time.monotonic() + 2
-        while sleepers("4321") and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert sleepers("4321") == []
+        assert becomes_true(lambda: not sleepers("4321"), 2)
     finally:
         for pid in sleepers("4321"):
             os.kill(pid, signal.SIGKILL)

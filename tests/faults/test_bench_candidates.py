@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from compiled import Bed, linked_variant
 from msgspec.structs import replace
+from processes import becomes_true, is_alive, processes
 
 from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.protocol.measurement_records import Deadlines
@@ -25,14 +26,7 @@ Make = Callable[..., Bench]
 
 def strays(token: str) -> set[int]:
     """Processes that descend from a bench's workers."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and token.encode() in (entry / "environ").read_bytes():
-                found.add(int(entry.name))
-        except OSError:
-            continue
-    return found
+    return set(processes(lambda entry: token.encode() in (entry / "environ").read_bytes()))
 
 
 def test_a_good_candidate_is_ok_and_has_times(bed: Bed) -> None:
@@ -221,11 +215,8 @@ def test_a_thread_that_crashes_later_neither_ends_the_build_nor_blames_the_next(
         prepared = bed.prepare(R=rows, D=64)
         assert bed.screen("late_crash", prepared).status in ("leaves-threads", "crashed")  # in time to be caught
         worker = bed.bench.pool.candidates()
-        deadline = time.monotonic() + 0.3
-        state = "R"
-        while state != "Z" and worker.hosted and time.monotonic() < deadline:  # dies while the bench looks elsewhere
-            state = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()[0]
-            time.sleep(0.005)
+        # It dies while the bench looks elsewhere.
+        becomes_true(lambda worker=worker: not (worker.hosted and is_alive(worker.pid)), 0.3)
         measured = bed.screen("good", prepared)
         assert measured.status == "ok", measured.reason
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import becomes_true, is_alive
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.worker_process import DiedError, Pool
@@ -26,13 +27,6 @@ from aot_tune.support.processes import children_of
 pytestmark = pytest.mark.slow
 
 DEADLINES = Deadlines(handshake=30)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_a_worker_is_started_once_with_an_environment_that_is_an_allow_list(
@@ -255,14 +249,12 @@ def test_no_worker_outlives_its_parent(tmp_path: Path, start_python: Any, operat
     workers = [[int(p) for p in parent.stdout.readline().split()] for parent in parents]
     assert [len(pids) for pids in workers] == [3, 3, 3, 2]
     time.sleep(0.5)
-    assert all(alive(p) for pids in workers[:3] for p in pids)
+    assert all(is_alive(p) for pids in workers[:3] for p in pids)
     for how, parent in zip(ways[:3], parents, strict=False):
         parent.send_signal(getattr(signal, how))
     parents[3].wait(10)
-    deadline = time.monotonic() + 2
-    while any(alive(p) for pids in workers for p in pids) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert [how for how, pids in zip(ways, workers, strict=True) if any(alive(p) for p in pids)] == []
+    becomes_true(lambda: not any(is_alive(p) for pids in workers for p in pids), 2)
+    assert [how for how, pids in zip(ways, workers, strict=True) if any(is_alive(p) for p in pids)] == []
     for parent in parents:
         parent.wait(10)
         parent.stdout.close()

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from environments import run
+from processes import becomes_true, is_alive, small_disk
 from project import Project
 from record_texts import rewrite
 
@@ -118,9 +119,7 @@ def test_row_54_a_build_tool_that_is_killed_while_the_tuner_starts_takes_it_alon
         time.sleep(moment)
         assert process.poll() is None, f"it ended by itself within {moment} s: {log.read_text()}"
         os.kill(tools[0], signal.SIGKILL)
-        deadline = time.monotonic() + 10  # most of which Python takes to start, where the machine is busy
-        while not (gone := _has_ended(tuners[0])) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        gone = becomes_true(lambda pid=tuners[0]: not is_alive(pid), 10)  # Python's start, where the machine is busy
         process.kill()
         process.wait()
         assert gone, f"it lives on 10 s after its build tool, which was killed after {moment} s"
@@ -131,13 +130,6 @@ def _below(pid: int) -> list[int]:
         return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
-
-
-def _has_ended(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
 
 
 def recorded(project: Project, into: str = "tuning") -> Path:
@@ -269,19 +261,10 @@ def test_row_64_the_linkers_own_line_is_shown(tmp_path: Path) -> None:
 
 def test_row_65_a_full_tmpdir_is_told_by_its_name(tuned: Project, tmp_path: Path) -> None:
     """The reference takes 160 kB, of which there is no room."""
-    full = tmp_path / "full"
-    full.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", full], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
-    try:
+    with small_disk(tmp_path / "full", "size=96k") as full:
         tuned.change("N=20000", "N=20001")
         tuned.configure()
         said = tuned.build(status=1, TMPDIR=str(full))
-    finally:
-        subprocess.run(["umount", full], check=True)
     assert str(full) in said
     assert re.search(r"is full|No space left on device", said), said
     assert "mend `reference`" not in said

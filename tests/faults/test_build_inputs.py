@@ -1,4 +1,7 @@
-"""Bad input gets an error that names value, place and remedy, before any compiler has run on a candidate."""
+"""Bad input gets an error that names value, place and remedy, before any compiler has run on a candidate.
+
+tests/unit/spec and tests/unit/render have what else is refused of operators and templates, in the same words.
+"""
 
 from __future__ import annotations
 
@@ -53,40 +56,18 @@ CASES: dict[str, tuple[Change, list[str]]] = {
         operator('Tensor("x", (N,))', 'Tensor("x", (N,), "f23")'),
         ["operator.py", "tensor 'x'", "'f23'", "did you mean 'f32'"],
     ),
-    "dim that is used but not declared": (
-        operator("flops=N,", 'flops=dims("Q")[0],'),
-        ["operator.py", "flops", "'Q'", "not bound"],
-    ),
-    "duplicate kernel": (
-        operator(
-            '        Kernel(\n            "loop",',
-            '        Kernel("loop", "twice/loop.cpp.j2"),\n        Kernel(\n            "loop",',
-        ),
-        ["operator.py", "kernel 'loop' twice", "rename"],
-    ),
-    "no generic kernel": (operator(", generic=True", ""), ["operator.py", "0 generic kernels", "generic=True"]),
     "a constraint that leaves no config": (
         operator('parameter("UNROLL") == 1', 'parameter("UNROLL") == 0'),
         ["operator 'twice': kernel 'loop': its constraints leave no config", "fix: loosen a constraint"],
     ),
-    "template above its root": (
-        operator(LOOP_PATH, '"../outside.cpp.j2"'),
-        ["operator.py", "'../outside.cpp.j2'", "fix:"],
-    ),
-    "template with NUL": (operator(LOOP_PATH, r'"twice/loop\0.j2"'), ["operator.py", r"loop\x00.j2"]),
     "template that is not there": (
         operator(LOOP_PATH, '"twice/lop.cpp.j2"'),
         ["'twice/lop.cpp.j2'", "did you mean", "twice/loop.cpp.j2"],
     ),
     "link out of the root": (link_outside, ["'twice/loop.cpp.j2'", "leads outside", "outside.cpp.j2"]),
-    "include out of the root": (
-        template("{{ prelude() }}", '{% include "../secret" %}'),
-        ["twice/loop.cpp.j2:2", "../secret"],
-    ),
     "undefined name": (template("{{ TIMES }}", "{{ TIMS }}"), ["twice/loop.cpp.j2:5", "'TIMS' is undefined", "TIMES"]),
     "unknown dim": (template('dim("N")', 'dim("M")'), ["twice/loop.cpp.j2:7", "dim('M')"]),
     "bad unroll": (template("unroll(UNROLL)", "unroll('4; x')"), ["twice/loop.cpp.j2:6", "unroll('4; x')"]),
-    "syntax error in a template": (template("{{ TIMES }}", "{{ TIMES"), ["twice/loop.cpp.j2:"]),
     "fault in the generic template": (
         template("{{ no_workspace() }}", "{{ no_worcspace() }}", "generic.cpp.j2"),
         ["twice/generic.cpp.j2:3", "no_worcspace", "did you mean"],
@@ -95,11 +76,7 @@ CASES: dict[str, tuple[Change, list[str]]] = {
         operator("(1, 4, 16, 64, 256)", "('1);system(\"x\")', 8)"),
         ["operator.py", "parameter 'TIMES'", "system", "identifier"],
     ),
-    "value that is no number": (operator("(1, 4, 16, 64, 256)", "(float('nan'),)"), ["parameter 'TIMES'", "nan"]),
     "name that is C": (operator('name="twice"', 'name="twice(); int x"'), ["operator.py", "twice(); int x", "letters"]),
-    "name of another folder": (operator('name="twice"', 'name="thrice"'), ["operator.py", "'twice'"]),
-    "problem of the wrong sign": (operator("N=20000", "N=-20000"), ["operator.py", "N=-20000"]),
-    "operator.py that fails": (operator("flops=N,", "flops=1 / 0,"), ["operator.py", "ZeroDivisionError"]),
     "unknown backend": (
         operator('"twice/loop.cpp.j2",', '"twice/loop.cpp.j2", backend="cxy",'),
         ["operator 'twice': kernel 'loop': there is no backend 'cxy'", "did you mean 'cxx'"],
@@ -108,7 +85,6 @@ CASES: dict[str, tuple[Change, list[str]]] = {
         unknown_fact,
         ["operator 'twice': kernel 'loop': 'target.vectorbytes' is used but not bound", "'target.vector_bytes'"],
     ),
-    "unknown predicate": (operator('stride("y", 0) == 1', 'stride("z", 0) == 1'), ["operator.py", "stride.z.0"]),
 }
 
 

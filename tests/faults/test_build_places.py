@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from environments import make_read_only, obeying_modes, run, tree_digest
+from processes import small_disk
 from project import Project
 
 pytestmark = pytest.mark.slow
@@ -110,17 +111,10 @@ def test_no_network_one_core_and_few_descriptors(anew: Project) -> None:
 
 def test_a_temporary_folder_from_which_nothing_is_loaded(anew: Project, tmp_path: Path) -> None:
     """One clear error, and nothing that a build with another folder would take for a fault of the candidates."""
-    folder = tmp_path / "noexec"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64m,mode=700,noexec", "tmpfs", str(folder)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
-        pytest.skip("mounting is not allowed here")
-    try:
+    with small_disk(tmp_path / "noexec", "size=64m,mode=700,noexec") as folder:
         anew.configure(TMPDIR=str(folder))
         said = anew.build(status=1, TMPDIR=str(folder))
         assert f"nothing in '{folder}" in said
         assert "set TMPDIR to a folder on another file system" in said
         assert "no candidate survived" not in said
         anew.build()
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)

@@ -6,11 +6,11 @@ import errno
 import fcntl
 import logging
 import os
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
+from processes import program, small_disk
 
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
 from aot_tune.compile import ObjectCache, target_by_name, toolchain_for
@@ -38,13 +38,10 @@ def test_nowhere_to_write_at_all_is_one_clear_error(tmp_path: Path, make_rendere
 @pytest.mark.parametrize("words", ["No space left on device", "Disk quota exceeded"])
 def test_a_compiler_without_disk_is_not_a_failed_candidate(tmp_path: Path, make_rendered, caplog, words: str) -> None:
     """The compiler finds the disk full the first time: the cache goes, the object is made elsewhere."""
-    path, mark = tmp_path / "g++", tmp_path / "full"
-    mark.touch()
-    path.write_text(
-        f'#!/bin/sh\ncase " $* " in *" -c "*) if rm "{mark}" 2>/dev/null; then '
-        f"echo 'as: object.o: {words}'; echo 'g++: error: x'; exit 1; fi;; esac\nexec g++ \"$@\"\n"
-    )
-    path.chmod(0o755)
+    (mark := tmp_path / "full").touch()
+    said = f"echo 'as: object.o: {words}'; echo 'g++: error: x'; exit 1"
+    script = f'case " $* " in *" -c "*) if rm "{mark}" 2>/dev/null; then {said}; fi;; esac\nexec g++ "$@"'
+    path = program(tmp_path / "g++", script)
     cache = ObjectCache(tmp_path / "c", toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(path)}))
     with caplog.at_level(logging.WARNING):
         assert cache.get(make_rendered(1), TARGET).status == "ok"
@@ -87,12 +84,9 @@ def test_a_file_where_a_folder_should_be(tmp_path: Path, make_rendered, caplog, 
 
 
 def test_a_cache_that_somebody_removes_meanwhile(tmp_path: Path, make_rendered) -> None:
-    path = tmp_path / "g++"
     root = tmp_path / "c"
-    path.write_text(
-        f'#!/bin/sh\ncase " $* " in *" -c "*) g++ "$@"; s=$?; rm -rf "{root}"; exit $s;; esac\nexec g++ "$@"\n'
-    )
-    path.chmod(0o755)
+    script = f'case " $* " in *" -c "*) g++ "$@"; s=$?; rm -rf "{root}"; exit $s;; esac\nexec g++ "$@"'
+    path = program(tmp_path / "g++", script)
     cache = ObjectCache(root, toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(path)}))
     found = cache.get(make_rendered(1), TARGET)
     assert found.status == "ok"
@@ -123,12 +117,7 @@ def test_files_that_may_not_grow(tmp_path: Path, start_python) -> None:
 
 def test_a_small_file_system(tmp_path: Path, start_python) -> None:
     """A real file system of 96 KiB fills up while candidates are compiled."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=96k,mode=700", "tmpfs", str(disk)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
-        pytest.skip("mounting is not allowed here")
-    try:
+    with small_disk(tmp_path / "disk", "size=96k,mode=700") as disk:
         code = (
             "import logging, sys\nfrom pathlib import Path\nlogging.basicConfig(stream=sys.stdout)\n"
             "from aot_tune.compile import ObjectCache, target_by_name, toolchain_for\nfrom aot_tune.render import *\n"
@@ -145,5 +134,3 @@ def test_a_small_file_system(tmp_path: Path, start_python) -> None:
         assert "done None" in output, output
         assert output.count("cache disabled") == 1
         assert list((disk / "c" / "tmp").iterdir()) == []
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)

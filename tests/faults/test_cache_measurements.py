@@ -43,21 +43,27 @@ def ends_of(text: bytes) -> list[int]:
     return [i + len(END) for i in range(len(text)) if text.startswith(END, i)]
 
 
+def text_of(root: Path, *found: Measurement) -> Path:
+    """The file of a store, in which measurements are put."""
+    for one in found:
+        shelf(root)[1].put(one)
+    (path,) = (root / "measurements").glob("*.jsonl")
+    return path
+
+
 @pytest.fixture
 def kept(tmp_path: Path) -> tuple[Path, Path, Measurement]:
     """A store with one measurement: its root, the file, the measurement."""
     found = measured()
-    shelf(tmp_path / "c")[1].put(found)
-    (path,) = (tmp_path / "c" / "measurements").glob("*.jsonl")
-    return tmp_path / "c", path, found
+    return tmp_path / "c", text_of(tmp_path / "c", found), found
+
+
+THREE = [measured(f"o{i}", m=i + 1) for i in range(3)]
 
 
 def test_cut_at_every_byte(tmp_path: Path) -> None:
     """What was whole before the cut is found, nothing else is, and the next one that is added is whole."""
-    kept = [measured(f"o{i}", m=i + 1) for i in range(3)]
-    for one in kept:
-        shelf(tmp_path)[1].put(one)
-    (path,) = (tmp_path / "measurements").glob("*.jsonl")
+    kept, path = THREE, text_of(tmp_path, *THREE)
     whole = path.read_bytes()
     ends = ends_of(whole)
     assert len(ends) == 4  # with the head's
@@ -75,10 +81,7 @@ def test_cut_at_every_byte(tmp_path: Path) -> None:
 
 
 def test_three_flipped_bytes_cost_their_measurement_and_are_gone_once_another_is_added(tmp_path: Path, caplog) -> None:
-    kept, rng = [measured(f"o{i}", m=i + 1) for i in range(3)], random.Random(5)
-    for one in kept:
-        shelf(tmp_path)[1].put(one)
-    (path,) = (tmp_path / "measurements").glob("*.jsonl")
+    kept, rng, path = THREE, random.Random(5), text_of(tmp_path, *THREE)
     whole = path.read_bytes()
     _, begin, end, _ = ends_of(whole)  # the second of three
     for _ in range(200):
@@ -99,10 +102,7 @@ def test_three_flipped_bytes_cost_their_measurement_and_are_gone_once_another_is
 
 def test_a_flipped_byte_anywhere_costs_at_most_two_measurements(tmp_path: Path) -> None:
     """Two if it was the end of the first. Nothing wrong is found, and what is added again is there."""
-    kept, rng = [measured(f"o{i}", m=i + 1) for i in range(3)], random.Random(6)
-    for measurement in kept:
-        shelf(tmp_path)[1].put(measurement)
-    (path,) = (tmp_path / "measurements").glob("*.jsonl")
+    kept, rng, path = THREE, random.Random(6), text_of(tmp_path, *THREE)
     whole = path.read_bytes()
     ends = [at for at, byte in enumerate(whole) if byte == ord("\n")]
     for at in [*ends, *rng.sample(range(len(whole)), 200)]:
@@ -121,19 +121,15 @@ def test_what_is_superseded_goes_in_the_end(tmp_path: Path) -> None:
         _, mine = shelf(tmp_path)
         mine.find("c", "o", WHERE)
         mine.put(measured(screen=(float(n + 1),)))
-    (path,) = (tmp_path / "measurements").glob("*.jsonl")
-    assert path.read_bytes().count(END) < 300
+    assert text_of(tmp_path).read_bytes().count(END) < 300
     found = shelf(tmp_path)[1].find("c", "o", WHERE)
     assert found is not None
     assert found.screen == (600.0,)
 
 
 def test_recording_drops_what_is_damaged_or_superseded(tmp_path: Path, caplog) -> None:
-    for n in range(3):
-        shelf(tmp_path)[1].put(measured(screen=(float(n + 1),)))
     kept = measured("other")
-    shelf(tmp_path)[1].put(kept)
-    (path,) = (tmp_path / "measurements").glob("*.jsonl")
+    path = text_of(tmp_path, *(measured(screen=(float(n + 1),)) for n in range(3)), kept)
     path.write_bytes(path.read_bytes().replace(b"[2.0]", b"[2.1]") + b'{"problem":{"id":"torn')
     later = path.with_name("gemm-of-a-later-version.jsonl")
     later.write_bytes(path.read_bytes().replace(b'"schema":', b'"schema":9'))
@@ -208,21 +204,24 @@ def test_measurements_of_another_text_or_another_version_are_not_taken(kept) -> 
 
 WRITER = """
 import sys
+from itertools import count
 from pathlib import Path
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
-from aot_tune.database import MeasurementStore, compact_store
+from aot_tune.database import MeasurementStore
 from aot_tune.spec import problem
 device, policy = Device(family="cpu", name="A CPU", slug="a-cpu", identity={"model": "A CPU"}), Policy()
-store = MeasurementStore(Path(sys.argv[1]))
-mine = store.operator("gemm", "con", device, policy)
+mine = MeasurementStore(Path(sys.argv[1])).operator("gemm", "con", device, policy)
+
+def put(code, *screen):
+    where, ids = problem(M=1, N=64), {"device": device.digest, "policy": policy.digest}
+    mine.put(Measurement(candidate="c", code=code, problem=where, status="ok", screen=screen, **ids))
+
 print("ready", flush=True)
-n = 0
-while True:
-    n += 1
-    m = Measurement(candidate="c", code=f"o{n % 500}", problem=problem(M=1, N=64), device=device.digest,
-                policy=policy.digest,
-                    status="ok", screen=tuple(float(n) for _ in range(50)))
-    mine.put(m)
+"""
+"""A process that puts measurements; what follows says which."""
+ENDLESS = """
+for n in count(1):
+    put(f"o{n % 500}", *[float(n)] * 50)
     print(n, flush=True)
 """
 
@@ -230,7 +229,7 @@ while True:
 def test_kill_9_loses_at_most_one_measurement(tmp_path: Path, start_python) -> None:
     rng, root, torn = random.Random(11), tmp_path / "c", 0
     for _ in range(int(os.environ.get("AOT_TUNE_TEST_KILLS", KILLS))):
-        process = start_python(WRITER, root)
+        process = start_python(WRITER + ENDLESS, root)
         assert process.stdout is not None
         process.stdout.readline()
         time.sleep(rng.uniform(0, 0.1))
@@ -245,24 +244,12 @@ def test_kill_9_loses_at_most_one_measurement(tmp_path: Path, start_python) -> N
         torn += store.damaged
         assert list((root / "tmp").glob("*")) == []  # opening the store swept what the dead left
     assert torn == 0
-    (path,) = (root / "measurements").glob("*.jsonl")
-    assert path.read_bytes().count(END) > 20  # the kills did hit writers at work
+    assert text_of(root).read_bytes().count(END) > 20  # the kills did hit writers at work
 
 
 TOGETHER = """
-import sys
-from pathlib import Path
-from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
-from aot_tune.database import MeasurementStore
-from aot_tune.spec import problem
-device, policy = Device(family="cpu", name="A CPU", slug="a-cpu", identity={"model": "A CPU"}), Policy()
-name = sys.argv[2]
-store = MeasurementStore(Path(sys.argv[1]))
-mine = store.operator("gemm", "con", device, policy)
 for n in range(int(sys.argv[3])):
-    mine.put(Measurement(candidate="c", code=f"{name}{n}", problem=problem(M=1, N=64), device=device.digest,
-                policy=policy.digest,
-                         status="ok", screen=tuple(float(n) for _ in range(2000))))
+    put(f"{sys.argv[2]}{n}", *[float(n)] * 2000)
     print(n, flush=True)
 """
 
@@ -272,9 +259,9 @@ def test_two_builds_at_once_one_of_them_killed(tmp_path: Path, start_python) -> 
     rng, root = random.Random(3), tmp_path / "c"
     for round_ in range(int(os.environ.get("AOT_TUNE_TEST_KILLS", KILLS))):
         stays, dies = f"stays{round_}-", f"dies{round_}-"
-        processes = [start_python(TOGETHER, root, stays, 150), start_python(TOGETHER, root, dies, 10**6)]
+        processes = [start_python(WRITER + TOGETHER, root, *given) for given in ((stays, 150), (dies, 10**6))]
         for process in processes:
-            process.stdout.readline()
+            assert [process.stdout.readline() for _ in range(2)] == ["ready\n", "0\n"]
         time.sleep(rng.uniform(0, 0.1))
         processes[1].kill()
         said = [1 + len(process.stdout.read().splitlines()) for process in processes]
@@ -287,32 +274,21 @@ def test_two_builds_at_once_one_of_them_killed(tmp_path: Path, start_python) -> 
 
 
 AGAIN = """
-import sys
-from pathlib import Path
-from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
-from aot_tune.database import MeasurementStore
-from aot_tune.spec import problem
-device, policy = Device(family="cpu", name="A CPU", slug="a-cpu", identity={"model": "A CPU"}), Policy()
-where = problem(M=1, N=64)
-mine = MeasurementStore(Path(sys.argv[1])).operator("gemm", "con", device, policy)
 for n in range(500):
-    assert mine.find("c", f"none{n}", where) is None  # so that it reads what the others added
-    mine.put(Measurement(candidate="c", code=f"{sys.argv[2]}{n % 5}", problem=where, device=device.digest,
-                policy=policy.digest,
-                         status="ok", screen=(float(n + 1),)))
+    assert mine.find("c", f"none{n}", problem(M=1, N=64)) is None  # so that it reads what the others added
+    put(f"{sys.argv[2]}{n % 5}", float(n + 1))
 """
 
 
 def test_texts_that_are_written_anew_while_others_append_lose_nothing(tmp_path: Path, start_python) -> None:
     """The latest of each holds, although each process also knows earlier lines of the others."""
     root, names = tmp_path / "c", ("a", "b", "c")
-    for process in [start_python(AGAIN, root, name) for name in names]:
-        assert process.communicate()[0] == ""
+    for process in [start_python(WRITER + AGAIN, root, name) for name in names]:
+        assert process.communicate()[0] == "ready\n"
         assert process.returncode == 0
     store, mine = shelf(root)
     for name in names:
         found = [mine.find("c", f"{name}{n}", problem(M=1, N=64)) for n in range(5)]
         assert [None if m is None else m.screen for m in found] == [(float(n),) for n in range(496, 501)]
     assert store.damaged == 0
-    (path,) = (root / "measurements").glob("*.jsonl")
-    assert path.read_bytes().count(END) < 900  # of 1500
+    assert text_of(root).read_bytes().count(END) < 900  # of 1500

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import becomes_true, processes, program
 
 from aot_tune.compile.cache_entry import read_entry
 from aot_tune.support.storage import CorruptError
@@ -61,15 +62,7 @@ def test_one_key_is_compiled_once(tmp_path: Path, counting_compiler, start_pytho
 
 
 def working_in(folder: Path) -> list[int]:
-    """Processes whose working folder is below `folder`."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and folder in (entry / "cwd").readlink().parents:
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
+    return processes(lambda entry: folder in (entry / "cwd").readlink().parents)
 
 
 @pytest.mark.alone
@@ -92,10 +85,7 @@ def test_kill_9_at_any_moment(tmp_path: Path, start_python) -> None:
         for folder in (root / "objects").glob("*/*"):
             read_entry(folder, folder.name, trusted=False)  # no torn entry
     assert interrupted > kills // 4  # the kills did hit compilers at work
-    deadline = time.monotonic() + 2
-    while working_in(root) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert working_in(root) == []
+    assert becomes_true(lambda: not working_in(root), 2)
     kept = len(list((root / "objects").glob("*/*")))
     assert kept > 0
     process = start_python(BUILD, root, count, 0, tmp_path)
@@ -108,16 +98,13 @@ def test_kill_9_at_any_moment(tmp_path: Path, start_python) -> None:
 
 
 def test_a_killed_holder_of_a_lock_holds_up_nobody(tmp_path: Path, start_python, make_rendered) -> None:
-    slow, root = tmp_path / "slow-g++", tmp_path / "c"
-    slow.write_text('#!/bin/sh\ncase " $* " in *" -c "*) sleep 30;; esac\nexec g++ "$@"\n')
-    slow.chmod(0o755)
+    root = tmp_path / "c"
+    slow = program(tmp_path / "slow-g++", 'case " $* " in *" -c "*) sleep 30;; esac\nexec g++ "$@"')
     process = start_python(BUILD, root, 1, 0, tmp_path, CXX=str(slow))
-    deadline = time.monotonic() + 20
-    while not list(root.glob("locks/*/*.lock")) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    assert becomes_true(lambda: list(root.glob("locks/*/*.lock")), 20)
     process.kill()
     process.communicate()
-    slow.write_text('#!/bin/sh\nexec g++ "$@"\n')
+    program(slow, 'exec g++ "$@"')
     (lock,) = root.glob("locks/*/*.lock")
     began = time.monotonic()
     output, _ = start_python(BUILD, root, 1, 0, tmp_path).communicate(timeout=60)

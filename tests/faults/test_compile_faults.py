@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import program
 
 from aot_tune.compile import ObjectCache, compile_all, programs, target_by_name, toolchain_for
 from aot_tune.support.errors import ToolchainError
@@ -28,12 +29,8 @@ def compiler(tmp_path: Path):
     """A compiler of a test's own making: `compiler(script)` gives its toolchain; the script ends in the real one."""
 
     def make(script: str, limit: str = ""):
-        path = tmp_path / "fake-g++"
-        path.write_text(
-            f'#!/bin/sh\ncase " $* " in *" -c "*)\necho run >> "{tmp_path}/runs"\n'
-            f'{script}\n;; esac\nexec g++ {limit} "$@"\n'
-        )
-        path.chmod(0o755)
+        first = f'case " $* " in *" -c "*)\necho run >> "{tmp_path}/runs"\n{script}\n;; esac'
+        path = program(tmp_path / "fake-g++", f'{first}\nexec g++ {limit} "$@"')
         return toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(path)})
 
     return make

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from processes import program
 
 import aot_tune.compile.cxx as cxx_module
 from aot_tune.compile import target_by_name, toolchain_for
@@ -116,13 +117,10 @@ def test_the_target_decides_the_instructions(tmp_path: Path) -> None:
 )
 def test_a_compiler_that_does_not_know_a_target_says_so(tmp_path: Path, said: str, refused: bool) -> None:
     """What fails for want of room does not mean that the compiler is too old."""
-    (tmp_path / "old-g++").write_text(
-        f'#!/bin/sh\nfor word in "$@"; do [ "$word" = -mamx-tile ] && {{ cat "$0.says" >&2; exit 1; }}; done\n'
-        f'exec {shutil.which("g++")} "$@"\n'
-    )
+    script = 'for word in "$@"; do [ "$word" = -mamx-tile ] && { cat "$0.says" >&2; exit 1; }; done'
+    old = program(tmp_path / "old-g++", f'{script}\nexec {shutil.which("g++")} "$@"')
     (tmp_path / "old-g++.says").write_text(f"{said}\n")
-    (tmp_path / "old-g++").chmod(0o755)
-    chain = toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(tmp_path / "old-g++")})
+    chain = toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(old)})
     assert chain.recipe(target_by_name("cpu-x86-64-v4-bf16"))
     amx = target_by_name("cpu-x86-64-v4-amx")
     if not refused:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from nvcc_sources import MISSING
+from processes import program
 
 from aot_tune.compile import Object, ObjectCache, Toolchain, target_by_name, toolchain_for
 from aot_tune.compile.cache_entry import file_digest
@@ -108,11 +109,8 @@ def test_a_header_that_changes_while_it_is_compiled(tmp_path: Path, make_rendere
     """The object is of what the header holds at the end, under which digest it is kept."""
     header, edit = tmp_path / "size.h", tmp_path / "edit"
     header.write_text("#define SIZE 1\n")
-    compiler = tmp_path / "compiler"
-    compiler.write_text(
-        f'#!/bin/sh\ng++ "$@"\ncase "$*" in *" -c "*) test -e {edit} && mv {edit} {header};; esac\nexit 0\n'
-    )
-    compiler.chmod(0o755)
+    script = f'g++ "$@"\ncase "$*" in *" -c "*) test -e {edit} && mv {edit} {header};; esac\nexit 0'
+    compiler = program(tmp_path / "compiler", script)
     rendered = make_rendered(0, f'#include "{header}"{LAUNCH}', "cpu-x86-64")
     target, made = target_by_name("cpu-x86-64"), []
     for name, text in (("a", TWO), ("a", ""), ("b", "")):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from nvcc_sources import API, MISSING, compiled, source
+from processes import program
 
 from aot_tune.compile import target_by_name
 from aot_tune.compile.nvcc import TOOLCHAIN, NvccToolchain
@@ -36,9 +37,7 @@ def architectures(path: Path) -> list[int]:
 
 def test_another_host_compiler_is_another_toolchain_but_not_for_device_code(tmp_path: Path) -> None:
     """tests/integration/test_cuda.py holds that the device code is the same."""
-    other = tmp_path / "g++"
-    other.write_text('#!/bin/sh\nexec g++ "$@" -O1\n')
-    other.chmod(0o755)
+    other = program(tmp_path / "g++", 'exec g++ "$@" -O1')
     chains = [TOOLCHAIN, NvccToolchain({**os.environ, "CXX": str(other)})]
     assert len({str(chain.identity()) for chain in chains}) == 2
     assert len({str(chain.device_identity(chain.identity())) for chain in chains}) == 1

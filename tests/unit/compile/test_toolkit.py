@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from processes import program
 
 from aot_tune.compile import target_by_name
 from aot_tune.compile.device_targets import best_targets, fits
@@ -35,8 +36,8 @@ def toolkit(
         (top / name).parent.mkdir(parents=True, exist_ok=True)
         (top / name).write_text("")
     lines = "\n".join(f"echo {k}" for k in known.split())
-    (top / "bin/nvcc").write_text(
-        "#!/bin/sh\n"
+    program(
+        top / "bin/nvcc",
         'case "$*" in\n'
         f'*--version*) echo "Cuda compilation tools, release {version[:4]}, V{version}";;\n'
         f"*--list-gpu-code*) {lines}\n;;\n"
@@ -44,9 +45,8 @@ def toolkit(
         f'echo "#$ NVVMIR_LIBRARY_DIR={top}/nvvm/libdevice"; echo \'#$ INCLUDES="-I{top}/include"\'\n'
         f'echo \'#$ LIBRARIES=  "-L{top}/lib64/stubs" "-L{top}/lib64"\';;\n'
         "*) echo 'nvcc fatal   : this one only answers'; exit 1;;\n"
-        "esac\n"
+        "esac",
     )
-    (top / "bin/nvcc").chmod(0o755)
     if without:
         (top / without).unlink()
     return top / "bin/nvcc"

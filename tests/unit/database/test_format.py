@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from databases import DEVICE, SEEN, a_database, databases, older_text
+from databases import DEVICE, SEEN, a_database, databases, empty_record, older_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import ROOT
@@ -250,8 +250,7 @@ def test_files(small: OperatorDatabase, tmp_path: Path) -> None:
     path = save_database(tmp_path / "tuning", small)
     assert path == database_path(tmp_path / "tuning", small) == tmp_path / "tuning" / "test-cpu" / "gemm.jsonl"
     assert load_database(path) == canonical_database(small)
-    other = msgspec.structs.replace(small, operator="other", candidates=(), measurements=())
-    save_database(tmp_path / "tuning", other)
+    save_database(tmp_path / "tuning", empty_record("other"))
     assert [d.operator for d in load_databases(tmp_path / "tuning")] == ["gemm", "other"]
     assert sorted(p.name for p in path.parent.iterdir()) == ["gemm.jsonl", "other.jsonl"]
     assert load_databases(tmp_path / "nothing") == []
@@ -298,15 +297,6 @@ def test_what_is_no_measurement_is_not_written(small: OperatorDatabase, fields: 
         encode(msgspec.structs.replace(small, measurements=(first, *small.measurements[1:])))
 
 
-def of(operator: str, device: str = "test-cpu") -> OperatorDatabase:
-    """An empty record."""
-    given = DEVICE
-    if device != "test-cpu":
-        given = msgspec.structs.replace(DEVICE, slug=device, identity={"name": device})
-    changes = {"operator": operator, "device": given}
-    return msgspec.structs.replace(a_database(), candidates=(), measurements=(), problems=(), **changes)
-
-
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
@@ -316,8 +306,8 @@ def of(operator: str, device: str = "test-cpu") -> OperatorDatabase:
             r"rms_norm\.jsonl:1: it is a record of operator 'gemm'\n  why: a record has the name",
         ),
         (
-            lambda path: save_database(path.parent.parent, of("gemm", "zz")).rename(path.with_name("x.jsonl")),
-            r"x\.jsonl:2: it is of Test CPU \(zz\), but gemm\.jsonl is not\n  why: a folder holds",
+            lambda path: save_database(path.parent.parent, empty_record(slug="zz")).rename(path.with_name("x.jsonl")),
+            r"x\.jsonl:2: it is of zz \(zz\), but gemm\.jsonl is not\n  why: a folder holds",
         ),
         (
             lambda path: save_database(path.parent.parent / "copy", a_database()),
@@ -326,7 +316,7 @@ def of(operator: str, device: str = "test-cpu") -> OperatorDatabase:
     ],
 )
 def test_files_that_are_no_folder_of_records(tmp_path: Path, spoil: Callable[[Path], object], words: str) -> None:
-    save_database(tmp_path, of("softmax"))
+    save_database(tmp_path, empty_record("softmax"))
     spoil(save_database(tmp_path, a_database()))
     with pytest.raises(DatabaseError, match=words):
         load_tree(tmp_path)

@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-from compiled_project import GENERIC, project
+from compiled_project import GENERIC, planned, project
 
 from aot_tune.cli import tune_command
 from aot_tune.cli.main import main
 from aot_tune.pipeline.tune_library import TuneOrder, tune_records
-from aot_tune.plan.library_plan import Request, make_plan, write_plan
 from aot_tune.support.errors import BuildError
 
 
-def planned(folder: Path, name: str = "ops", **options: str) -> Path:
+def plan_of(folder: Path, name: str = "ops", **options: str) -> Path:
     templates = folder / "templates"
     if not templates.is_dir():
         project(folder, 'Kernel("some", "twice/some.cpp.j2", parameters=(K,))', some=GENERIC)
-    given = {"AOT_TUNE_CACHE_DIR": str(folder / "cache"), **options}
-    request = Request(
-        name=name, prefix="mine", header="mine.h", templates=(str(templates),), operators=("twice",), options=given
-    )
-    plan = folder / "build" / "aot_tune" / name
-    write_plan(plan, *make_plan(request, os.environ))
-    return plan
+    return planned(templates, folder / "build" / "aot_tune" / name, name, **options)
 
 
 def test_a_named_target_without_a_device_is_refused(tmp_path: Path) -> None:
-    plan = planned(tmp_path, AOT_TUNE_TARGETS="cpu-x86-64-v2;hip-gfx942")
+    plan = plan_of(tmp_path, AOT_TUNE_TARGETS="cpu-x86-64-v2;hip-gfx942")
     with pytest.raises(BuildError, match="no device for hip-gfx942") as caught:
         tune_records(plan, TuneOrder(out=str(tmp_path / "out"), named=True))
     assert "--targets" in caught.value.fix
-    plan = planned(tmp_path, AOT_TUNE_TARGETS="hip-gfx942")
+    plan = plan_of(tmp_path, AOT_TUNE_TARGETS="hip-gfx942")
     with pytest.raises(BuildError, match="no device for hip-gfx942"):  # whoever named it
         tune_records(plan, TuneOrder(out=str(tmp_path / "out")))
 
@@ -41,7 +33,7 @@ def test_a_named_target_without_a_device_is_refused(tmp_path: Path) -> None:
 @pytest.fixture
 def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """A project of two libraries; what is asked of the processes that tune them."""
-    plans, asked = [planned(tmp_path, "one", AOT_TUNE_BUDGET="100"), planned(tmp_path, "two")], list[list[str]]()
+    plans, asked = [plan_of(tmp_path, "one", AOT_TUNE_BUDGET="100"), plan_of(tmp_path, "two")], list[list[str]]()
     monkeypatch.setattr(tune_command, "source_folder", lambda given: given)
     monkeypatch.setattr(tune_command, "configure_project", lambda *_: plans)
     monkeypatch.setattr(tune_command, "run_planned", lambda arguments, _: asked.append(list(arguments)) or 0)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from places import ROOT
+from processes import program
 
 from aot_tune.plan import requirements
 from aot_tune.plan.requirements import build_requirements, chosen, uses_cutlass
@@ -38,10 +39,7 @@ def names(tmp_path: Path):
         environ = {"PATH": "/nowhere", **environ}
         system = tmp_path / "cuda"
         if nvcc:
-            path = Path(nvcc)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("#!/bin/sh\n")
-            path.chmod(0o755)
+            program(Path(nvcc), "")
         found = build_requirements(settings, environ, tmp_path, editable=editable, system=system)
         return [r.partition(">")[0] for r in found]
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-__all__ = ["GENERIC", "SOME_FAIL", "project"]
+from aot_tune.plan.library_plan import Request, make_plan, write_plan
+
+__all__ = ["GENERIC", "SOME_FAIL", "planned", "project"]
 
 OPERATOR = """
 from aot_tune.spec import Kernel, Operator, Parameter, Tensor, TritonFunction, ceildiv, dims, parameter, problem, target
@@ -73,3 +78,19 @@ def project(tmp_path: Path, kernels: str, **files: str) -> Path:
         (folder / f"{name}.cpp.j2").write_text(text)
     (folder.parent / "functions.py").write_text(FUNCTIONS)
     return folder.parent
+
+
+def planned(
+    templates: Path, folder: Path, name: str = "ops", operators: Sequence[str] = ("twice",), **given: Any
+) -> Path:
+    """Plan a library into a folder: its options, the cache beside its templates, and what else is asked of it.
+
+    Returns:
+        The folder.
+    """
+    database = given.pop("database", "")
+    options = {"AOT_TUNE_CACHE_DIR": str(templates.parent / "cache"), **given}
+    asked = {"name": name, "operators": tuple(operators), "database": database, "options": options}
+    request = Request(prefix="mine", header="mine.h", templates=(str(templates),), **asked)
+    write_plan(folder, *make_plan(request, os.environ))
+    return folder

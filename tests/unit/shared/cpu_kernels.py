@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from aot_tune.bench.worker.cpu_engine import Region
 from aot_tune.bench.worker.loaded_objects import Arguments, load
 from aot_tune.compile.cxx import TOOLCHAIN
 from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec import Config, Operator, Target
 
-__all__ = ["TARGETS", "CpuKernel", "bf16_bits", "bf16_values"]
+__all__ = ["TARGETS", "CpuKernel"]
 
 TARGETS = TOOLCHAIN.native()
 """Those that this machine runs."""
@@ -60,16 +58,3 @@ class CpuKernel:
         if workspace is not None:
             workspace.storage.fill(0xFF)
         return self._loaded.launch(*arguments.launch(workspace))
-
-
-def bf16_bits(values: Any) -> Any:
-    """The bits of the nearest bf16, ties to even, worked out in integers; NaN becomes one."""
-    values = np.asarray(values, np.float32)
-    bits = values.view(np.uint32).astype(np.uint64)
-    nearest = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    return np.where(np.isnan(values), np.uint16(0x7FC0), nearest)
-
-
-def bf16_values(bits: Any) -> Any:
-    """What bits of bf16 stand for."""
-    return (np.asarray(bits).astype(np.uint32) << 16).view(np.float32)

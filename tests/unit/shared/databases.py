@@ -221,6 +221,14 @@ def a_database(*, scale: float = 1.0, contract: str = "contract", objects: str =
     )
 
 
+def empty_record(operator: str = "gemm", slug: str = DEVICE.slug, **identity: str | int) -> OperatorDatabase:
+    """A record that holds nothing, of DEVICE or of one that differs from it by its slug and by more."""
+    other = Device(family=DEVICE.family, name=slug, slug=slug, identity={"name": slug, **identity})
+    device = DEVICE if slug == DEVICE.slug else other
+    nothing: dict[str, Any] = {"candidates": (), "problems": (), "measurements": ()}
+    return msgspec.structs.replace(a_database(), operator=operator, device=device, **nothing)
+
+
 def variants_of(database: OperatorDatabase) -> list[Variant]:
     """A record's candidates, as if they were compiled."""
     return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from processes import program
 
 from aot_tune.support.errors import CacheError
 from aot_tune.torch import ShimError, build_shim
@@ -12,10 +13,7 @@ from aot_tune.torch.shim import find_shim, load_shim
 
 
 def compiler(folder: Path, script: str) -> str:
-    path = folder / "a-compiler"
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
-    return str(path)
+    return str(program(folder / "a-compiler", script))
 
 
 def test_no_shim_is_looked_for_elsewhere(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

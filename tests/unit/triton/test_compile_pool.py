@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from processes import becomes_true, processes
 from triton_installed import FUNCTIONS, ONE_TRITON, ask, integer, request
 
 from aot_tune.render.triton.recipe import Recipe
@@ -51,18 +52,15 @@ def compile_request(search: list[str], folder: Path, function: str = "rows.py:pl
     return CompileRequest(recipe=_REQUESTS[search[0], function], image=str(folder / "kernel.bin"))
 
 
-def workers(parent: int | None = None) -> list[int]:
-    """Process ids of the workers of this process, or of another."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            command = (entry / "cmdline").read_bytes().split(b"\0")
-            above = int((entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            continue
-        if b"aot_tune.triton.compile_worker" in command and (parent is None or above == parent):
-            found.append(int(entry.name))
-    return found
+def workers(parent: int) -> list[int]:
+    """Process ids of the workers of a process."""
+
+    def is_its_worker(entry: Path) -> bool:
+        command = (entry / "cmdline").read_bytes().split(b"\0")
+        above = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+        return b"aot_tune.triton.compile_worker" in command and int(above) == parent
+
+    return processes(is_its_worker)
 
 
 @ONE_TRITON
@@ -112,17 +110,10 @@ pool().compile(setup, request, 50)
 """
     owner = subprocess.Popen([sys.executable, "-c", program])
     try:
-        started: list[int] = []
-        until = time.monotonic() + 30
-        while not started and time.monotonic() < until:
-            time.sleep(0.2)
-            started = workers(owner.pid)
-        assert started
+        assert becomes_true(lambda: workers(owner.pid), 30)
+        started = workers(owner.pid)
         time.sleep(1)  # it compiles by now
     finally:
         owner.send_signal(signal.SIGKILL)
         owner.wait()
-    until = time.monotonic() + 10
-    while any(Path(f"/proc/{pid}").exists() for pid in started) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in started)
+    assert becomes_true(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), 10)

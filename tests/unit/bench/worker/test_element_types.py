@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from bundled import OPERATORS
-from cpu_kernels import bf16_bits, bf16_values
 from element_types import NAMES, write_operators
 
 from aot_tune.bench.protocol.measurement_records import Check
@@ -17,7 +16,7 @@ from aot_tune.bench.worker.comparison import compare_stored
 from aot_tune.bench.worker.cuda_memory import Truths, torch_dtype
 from aot_tune.bench.worker.cuda_truth import draw_inputs, exact_values, write_limits
 from aot_tune.bench.worker.reference_results import Bounds, logical_inputs, read_limits, read_truth, write_truth
-from aot_tune.bench.worker.stored_elements import array_dtype, stored_as, values_of
+from aot_tune.bench.worker.stored_elements import stored_as, values_of
 from aot_tune.spec import Operator, Tensor, dtype, problem
 from aot_tune.spec.load_operators import load_operator
 
@@ -150,34 +149,8 @@ def test_a_step_is_counted_beyond_2_to_the_53(name: str) -> None:
     assert compare_stored(output, ends, ends[::-1].copy(), bounds)[1] == pytest.approx(2.0**64)
 
 
-BF16 = dtype("bf16")
-PATTERNS = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
-
-
-def test_every_bf16_is_read_and_written_as_it_is() -> None:
-    values = values_of(BF16, PATTERNS)
-    np.testing.assert_array_equal(values, bf16_values(PATTERNS))
-    back = stored_as(BF16, values)
-    assert back.dtype == array_dtype(BF16) == np.uint16
-    nan = np.isnan(values)
-    np.testing.assert_array_equal(back[~nan], PATTERNS[~nan])
-    assert np.isnan(values_of(BF16, back[nan])).all()
-
-
-def test_floats_are_rounded_to_the_nearest_bf16() -> None:
-    bits = np.random.default_rng(3).integers(0, 1 << 32, 300_000, dtype=np.uint64).astype(np.uint32)
-    midpoints = (PATTERNS.astype(np.uint32) << 16) | 0x8000
-    beside = np.concatenate([midpoints - 1, midpoints, midpoints + 1])
-    given = np.concatenate([bits, beside, np.array([0x7F800001, 0xFFFFFFFF], np.uint32)]).view(np.float32)
-    np.testing.assert_array_equal(values_of(BF16, stored_as(BF16, given)), bf16_values(bf16_bits(given)))
-    np.testing.assert_array_equal(stored_as(BF16, given[:9].astype(np.float64)), bf16_bits(given[:9]))
-
-
 @pytest.mark.parametrize("name", ["bf16", "f16"])
 def test_tolerances_are_those_on_a_gpu(tmp_path: Path, name: str) -> None:
-    torch = pytest.importorskip("torch")
-    from aot_tune.bench.worker.cuda_truth import write_limits
-
     op = OPERATORS["layer_norm"]
     check = Check(problem=problem(R=16, D=4096, present=["weight", "bias"], dtypes={"T": name}))
     write_truth(op, check, tmp_path / "here", 5)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from processes import program
 
 from aot_tune import __version__
 from aot_tune.pipeline.cluster.cluster_messages import NodeFacts, NodeQuestion, decode, encode
@@ -46,9 +47,7 @@ def test_another_version_of_the_package(here: NodeFacts) -> None:
 
 
 def test_another_compiler_is_named_with_what_differs(here: NodeFacts, tmp_path: Path) -> None:
-    compiler = tmp_path / "g++"
-    compiler.write_text('#!/bin/sh\nexec g++ -fno-plt "$@"\n')
-    compiler.chmod(0o755)
+    compiler = program(tmp_path / "g++", 'exec g++ -fno-plt "$@"')
     other = msgspec.structs.replace(ASKED, environ=choosing({"CXX": f"{compiler} -fno-plt", "HOME": "/nowhere"}))
     there = node_facts(other)
     assert "another compiler for cxx: " in refused(there, here)

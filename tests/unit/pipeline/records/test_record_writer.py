@@ -9,9 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
-from databases import DEVICE
+from databases import DEVICE, empty_record
 
 from aot_tune.cli.main import main
 from aot_tune.database import OperatorDatabase, load_databases, save_database
@@ -20,28 +19,22 @@ from aot_tune.pipeline.records.record_writer import check_record_folder, export_
 from aot_tune.plan.options import resolve
 from aot_tune.support.errors import DatabaseError
 
-OTHER = msgspec.structs.replace(DEVICE, name="Another CPU", slug="another-cpu", identity={"model": "Another CPU"})
 
-
-def record(folder: Path, *, other: bool = False, operator: str = "gemm") -> Path:
-    database = OperatorDatabase(
-        operator=operator, contract="c", device=OTHER if other else DEVICE, policy={}, policy_digest="p",
-        toolchains={}, baselines={}, candidates=(), problems=(), measurements=(),
-    )  # fmt: skip
-    return save_database(folder, database)
+def record(folder: Path, slug: str = DEVICE.slug) -> Path:
+    return save_database(folder, empty_record(slug=slug))
 
 
 def test_a_folder_of_records_of_any_devices_is_taken(tmp_path: Path) -> None:
     check_record_folder(tmp_path / "new" / "tuning", [DEVICE], ["gemm"])
     assert not (tmp_path / "new").exists()  # nothing is written until there is something to write
     record(tmp_path)
-    record(tmp_path, other=True)
+    record(tmp_path, "another-cpu")
     check_record_folder(tmp_path, [DEVICE], ["gemm"])
 
 
 def test_the_folder_of_a_single_device_is_none(tmp_path: Path) -> None:
-    for other in (False, True):
-        path = record(tmp_path, other=other)
+    for slug in (DEVICE.slug, "another-cpu"):
+        path = record(tmp_path, slug)
         with pytest.raises(DatabaseError, match="folder of a single device") as caught:
             check_record_folder(path.parent, [DEVICE], ["gemm"])
         assert str(tmp_path) in caught.value.fix
@@ -66,19 +59,7 @@ def test_files_and_folders_that_take_nothing_are_told(tmp_path: Path) -> None:
 
 
 def database(operator: str = "gemm", slug: str = "cpu-2t") -> OperatorDatabase:
-    device = msgspec.structs.replace(DEVICE, slug=slug, identity={"threads": slug})
-    return OperatorDatabase(
-        operator=operator,
-        contract="c",
-        device=device,
-        policy={},
-        policy_digest="p",
-        toolchains={},
-        baselines={},
-        candidates=(),
-        problems=(),
-        measurements=(),
-    )
+    return empty_record(operator, slug)
 
 
 @pytest.fixture

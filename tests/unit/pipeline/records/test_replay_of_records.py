@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from compiled_project import GENERIC
+from compiled_project import GENERIC, planned
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
 from aot_tune.compile import Object, Variant, target_by_name
 from aot_tune.database import CandidateRecord, OperatorDatabase, operator_digest, save_database
 from aot_tune.pipeline.build_library import build
-from aot_tune.plan.library_plan import Request, make_plan, write_plan
 from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import AotTuneError
@@ -157,14 +155,10 @@ class Recorded:
     def build(self, mode: str, *names: str, targets: str = TARGET.name, **options: str) -> dict[str, set[str]]:
         """The kernels of a build's variants beside the generic ones, by operator."""
         self.builds += 1
-        given = {"AOT_TUNE_MODE": mode, "AOT_TUNE_TARGETS": targets, **options}
-        given["AOT_TUNE_CACHE_DIR"] = str(self.folder / "cache")
-        request = Request(
-            name="ops", prefix="mine", header="mine.h", templates=(str(self.templates),), operators=names,
-            database=str(self.tuning) if self.tuning.is_dir() else "", options=given,
-        )  # fmt: skip
+        options = {"AOT_TUNE_MODE": mode, "AOT_TUNE_TARGETS": targets, **options}
+        database = str(self.tuning) if self.tuning.is_dir() else ""
         folder = self.folder / f"build-{self.builds}"
-        write_plan(folder, *make_plan(request, os.environ))
+        planned(self.templates, folder, operators=names, database=database, **options)
         build(folder)
         manifest = msgspec.json.decode((folder / "manifest.json").read_bytes())
         return {o["name"]: {v["kernel"] for v in o["variants"]} - {"generic"} for o in manifest["operators"]}
