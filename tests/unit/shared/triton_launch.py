@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 from places import SHARED
+from small_operators import make_operator
 
 from aot_tune.compile.triton_toolchain import LAUNCHER, functions_of, host_flags, kernel_header
 from aot_tune.render import Candidate, Rendered, Renderer
@@ -79,19 +80,13 @@ def operator(
     inspected = function.inspected(
         {target.name: msgspec.structs.replace(inspection, digest=inspection.digest or "d" * 64)}
     )
-    given = {
-        "name": "scale",
-        "dims": ("M", "N"),
-        "tensors": tuple(tensors),
-        "reference": _reference,
-        "flops": M * N,
-        "workload": (problem(M=4, N=8),),
-        "kernels": (
-            Kernel("generic", "scale/generic.cu.j2", generic=True, backend="nvcc"),
-            Kernel("triton", backend="triton", triton=inspected, **(kernel or {})),
-        ),
-    }
-    return Operator(**{**given, **more})
+    kernels = (
+        Kernel("generic", "scale/generic.cu.j2", generic=True, backend="nvcc"),
+        Kernel("triton", backend="triton", triton=inspected, **(kernel or {})),
+    )
+    extents = " ".join(more.pop("dims", ("M", "N")))
+    given = {"reference": _reference, "tensors": tuple(tensors), "kernels": kernels, "workload": (problem(M=4, N=8),)}
+    return make_operator(extents=extents, **{**given, **more})
 
 
 def rendered(

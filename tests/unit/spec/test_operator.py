@@ -296,23 +296,22 @@ def test_an_operator_folder_must_define_its_operator(tmp_path: Path) -> None:
     folder.mkdir()
     with pytest.raises(SpecError, match=r"has no operator\.py"):
         load_operator(folder)
-    (folder / "operator.py").write_text("operator = 3\n")
-    with pytest.raises(SpecError, match="does not define `operator` with name 'mine'"):
-        load_operator(folder)
-    (folder / "operator.py").write_text("import nothing_like_this\n")
-    with pytest.raises(SpecError, match=r"fails: ModuleNotFoundError.*\n  why: operator\.py:1: import"):
-        load_operator(folder)
-    (folder / "operator.py").write_text("raise SystemExit(3)\n")
-    with pytest.raises(SpecError, match=r"operator\.py fails: SystemExit: 3"):
-        load_operator(folder)
-    (folder / "operator.py").write_text("from aot_tune.spec import Kernel\nKernel('k', 'k.j2', parameter=())\n")
-    with pytest.raises(SpecError, match=r"argument 'parameter'\n  why: operator\.py:2: .*\n  fix: did you mean 'param"):
-        load_operator(folder)
-    (folder / "operator.py").write_text("from aot_tune.spec import Operator\nOperator(name='mine')\n")
-    with pytest.raises(
-        SpecError, match=r"missing 6 .*\n  why: .*\n  fix: `python -c '.*help\(aot_tune.spec.Operator\)"
+    for text, told in (
+        ("operator = 3\n", "does not define `operator` with name 'mine'"),
+        ("import nothing_like_this\n", r"fails: ModuleNotFoundError.*\n  why: operator\.py:1: import"),
+        ("raise SystemExit(3)\n", r"operator\.py fails: SystemExit: 3"),
+        (
+            "from aot_tune.spec import Kernel\nKernel('k', 'k.j2', parameter=())\n",
+            r"argument 'parameter'\n  why: operator\.py:2: .*\n  fix: did you mean 'param",
+        ),
+        (
+            "from aot_tune.spec import Operator\nOperator(name='mine')\n",
+            r"missing 6 .*\n  why: .*\n  fix: `python -c '.*help\(aot_tune.spec.Operator\)",
+        ),
     ):
-        load_operator(folder)
+        (folder / "operator.py").write_text(text)
+        with pytest.raises(SpecError, match=told):
+            load_operator(folder)
 
 
 def test_two_roots_with_one_operator_are_refused(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType, SimpleNamespace
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,27 +25,31 @@ def variant(target: str, generic: bool = True) -> Any:
     return SimpleNamespace(candidate=candidate, id=target, code="d")
 
 
+def session_of(lines: list[str], failures: Failures, mode: str, **given: Any) -> Any:
+    """A session that verifies: `fills_in`, `may_measure` and the `devices` by family are given, or usual."""
+    devices = given.get("devices", {"cuda": GPU, "cpu": CPU})
+    kernel = SimpleNamespace(fills_in=given.get("fills_in", False))
+    return SimpleNamespace(
+        failures=failures,
+        operators={"scale": SimpleNamespace(kernel=lambda _: kernel)},
+        device_for=lambda target: devices.get(target.family),
+        options=SimpleNamespace(mode=mode),
+        plan=SimpleNamespace(may_measure=given.get("may_measure", True)),
+        progress=SimpleNamespace(line=lines.append),
+    )
+
+
 def build(
     mode: str,
     *,
     generic: bool = True,
-    fills_in: bool = False,
-    may_measure: bool = True,
     targets: Sequence[str] = ("cuda-ptx_80",),
     failures: Failures | None = None,
-    devices: Mapping[str, Device] = MappingProxyType({"cuda": GPU, "cpu": CPU}),
+    **given: Any,
 ) -> list[str]:
     """Verify variants that nothing vouches for; what is printed."""
     lines: list[str] = []
-    kernel = SimpleNamespace(fills_in=fills_in)
-    session: Any = SimpleNamespace(
-        failures=failures if failures is not None else Failures(),
-        operators={"scale": SimpleNamespace(kernel=lambda _: kernel)},
-        device_for=lambda target: devices.get(target.family),
-        options=SimpleNamespace(mode=mode),
-        plan=SimpleNamespace(may_measure=may_measure),
-        progress=SimpleNamespace(line=lines.append),
-    )
+    session = session_of(lines, failures if failures is not None else Failures(), mode, **given)
     verification.verify_shipped(session, {}, {"scale": [variant(t, generic) for t in targets]})
     return lines
 
@@ -106,14 +110,7 @@ def test_what_fills_in_and_is_wrong_is_left_out_unless_it_was_measured(
 
     monkeypatch.setattr(verification, "verify_variant", verify)
     found, failures, lines = [variant("cuda-sm_90a", False), variant("cuda-sm_80", False)], Failures(), list[str]()
-    session: Any = SimpleNamespace(
-        failures=failures,
-        operators={"scale": SimpleNamespace(kernel=lambda _: SimpleNamespace(fills_in=True))},
-        device_for=lambda _: GPU,
-        options=SimpleNamespace(mode="replay"),
-        plan=SimpleNamespace(may_measure=True),
-        progress=SimpleNamespace(line=lines.append),
-    )
+    session = session_of(lines, failures, "replay", fills_in=True)
     entries = {e.candidate.id: e for e in found}
     rows = {"M=1": {"cuda-sm_90a": SimpleNamespace(status="ok", code="another")}} if measured else {}
     selection = SimpleNamespace(kept=tuple(entries))

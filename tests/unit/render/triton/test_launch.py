@@ -41,10 +41,6 @@ def launched(folder: Path, cuda: Path, image: Any, *calls: Mapping[str, Any]) ->
     return tl.call(tl.compiled(folder, source, (8, 8, 4, 8, 8), image), source.symbol, calls, cuda)
 
 
-def parameters(answer: Mapping[str, Any]) -> list[bytes]:
-    return [bytes.fromhex(line.removeprefix("parameter ")) for line in answer["log"] if line.startswith("parameter")]
-
-
 def number(data: bytes) -> int:
     return int.from_bytes(data, "little", signed=True)
 
@@ -54,7 +50,7 @@ def test_pointers_and_integers_are_passed_and_the_grid_is_launched(simple: tuple
     assert (answer["workspace"], answer["bytes"], answer["launch"]) == (0, 0, 0)
     assert answer["log"][:2] == ["load scale_kernel", "function"]
     assert answer["log"][2] == "launch scale_kernel grid=3,1,1 block=128,1,1 shared=1024 stream=9"
-    got = parameters(answer)
+    got = tl.passed(answer)
     assert [number(p) for p in got] == [*answer["data"], 35, 0, 0]
     assert [len(p) for p in got] == [8, 8, 4, 8, 8]
     assert answer["note"] == ""
@@ -67,7 +63,7 @@ def test_an_integer_that_does_not_fit_is_an_error_and_nothing_runs(simple: tuple
     assert wrong["launch"] == 1
     assert not [line for line in wrong["log"] if line.startswith("launch")]
     assert right["launch"] == 0
-    assert number(parameters(right)[2]) == (1 << 19) * ((1 << 12) - 1)
+    assert number(tl.passed(right)[2]) == (1 << 19) * ((1 << 12) - 1)
 
 
 def test_grids_without_blocks_and_beyond_the_limits(tmp_path: Path, cuda: Path) -> None:
@@ -192,11 +188,11 @@ def test_a_folder_of_kernels_takes_the_place_of_what_is_embedded(
     (tmp_path / f"{symbol}.bin").write_bytes(b"scale_kernel 8 8" + b" " * 200_000)
     call = {"arguments": [X, X], "repeat": 2}
     (answer,) = tl.call(library, symbol, [call], cuda, AOT_TUNE_KERNEL_DIR=str(tmp_path))
-    assert len(parameters(answer)) == 4  # two of each launch, as the other image says
+    assert len(tl.passed(answer)) == 4  # two of each launch, as the other image says
     said = f"aot_tune: {symbol}: AOT_TUNE_KERNEL_DIR: the kernel is taken from {tmp_path}/{symbol}.bin\n"
     assert answer["stderr"] == said
     (answer,) = tl.call(library, symbol, [call], cuda, AOT_TUNE_KERNEL_DIR=str(tmp_path / "nowhere"))
-    assert (answer["launch"], answer["stderr"], len(parameters(answer))) == (0, "", 10)
+    assert (answer["launch"], answer["stderr"], len(tl.passed(answer))) == (0, "", 10)
 
 
 def test_workspaces_hold_buffers_and_scratch_memory(tmp_path: Path, cuda: Path) -> None:
@@ -222,7 +218,7 @@ def test_workspaces_hold_buffers_and_scratch_memory(tmp_path: Path, cuda: Path) 
     assert answer["bytes"] == wanted + 192
     base = answer["address"]
     assert base % 256 == 0
-    got = [number(p) for p in parameters(answer)]
+    got = [number(p) for p in tl.passed(answer)]
     assert got[1:3] == [base, base + 256]
     assert got[4:] == [base + 512, base + 512 + 7680]
     memory = bytes.fromhex(answer["memory"])
@@ -239,5 +235,5 @@ def test_workspaces_hold_buffers_and_scratch_memory(tmp_path: Path, cuda: Path) 
     assert (small["launch"], nothing["launch"]) == (1, 1)
     for one in (skewed, most):
         assert one["launch"] == 0
-        assert [number(p) % 256 for p in parameters(one)][1:3] == [0, 0]
-        assert number(parameters(one)[5]) + 160 <= one["address"] + one["bytes"]
+        assert [number(p) % 256 for p in tl.passed(one)][1:3] == [0, 0]
+        assert number(tl.passed(one)[5]) + 160 <= one["address"] + one["bytes"]

@@ -89,7 +89,7 @@ def test_parameters_are_where_the_kernel_reads_them(
     calls = [{"arguments": [x, out, *scalars]}]
     (got,) = tl.call(library, source.symbol, calls, cuda, AOT_TUNE_KERNEL_DIR=str(tmp_path))
     assert got["launch"] == 0
-    passed = [bytes.fromhex(line.removeprefix("parameter ")) for line in got["log"] if line.startswith("parameter")]
+    passed = tl.passed(got)
 
     tma = "tma = true" in header
     assert tma == (target == "cuda-sm_90a")
