@@ -281,7 +281,15 @@ class Evidence:
         """Whether a candidate did not compile or failed on a problem. Then it is out for all problems."""
         if self.variants[candidate].does_not_compile:
             return True
-        return any(fails(row[candidate]) for row in self.measurements.values() if candidate in row)
+        return any(map(fails, self.made_of(candidate)))
+
+    def made(self) -> list[Measurement]:
+        """All measurements."""
+        return [m for row in self.measurements.values() for m in row.values()]
+
+    def made_of(self, candidate: str) -> list[Measurement]:
+        """The measurements of a candidate or baseline."""
+        return [row[candidate] for row in self.measurements.values() if candidate in row]
 
     def unmeasured(self) -> list[Problem]:
         """Problems that only generic variants were timed on, though others are meant for them and did not fail."""

@@ -205,8 +205,8 @@ class Measurer:
         """Whether a CPU's generic variant was verified on another problem, and would only take long on this one."""
         if not (variant.candidate.generic and family(self._lazy.device.family).on_host):
             return False
-        rows = (row.get(variant.candidate.id) for row in evidence.measurements.values())
-        paces = (m.ns / evidence.operator.amount(m.problem) for m in rows if m is not None and m.ns is not None)
+        made = evidence.made_of(variant.candidate.id)
+        paces = (m.ns / evidence.operator.amount(m.problem) for m in made if m.ns is not None)
         expected = min(paces, default=0.0) * evidence.operator.amount(problem)
         return expected > max(_HOPELESS * best, _LONG)
 

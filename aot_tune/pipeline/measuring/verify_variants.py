@@ -14,7 +14,7 @@ import msgspec
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.odd_problems import checks_for
 from aot_tune.bench.host.preparation import has_room
-from aot_tune.bench.protocol.measurement_records import Device, Measurement
+from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import Variant, target_by_name
 from aot_tune.database import operator_digest
 from aot_tune.pipeline.evidence import Chosen, Evidence
@@ -55,13 +55,13 @@ def verify_shipped(
         if name in session.failures:
             continue
         kept = {c: choice.evidence.variants[c] for choice in choices for c in choice.selection.kept}
-        vouched = {m.code for choice in choices for m in _ok(choice.evidence)}
+        made = [m for choice in choices for m in choice.evidence.made()]
+        vouched = {m.code for m in made if m.status == "ok"}
         shipped = {**kept, **{g.candidate.id: g for g in generics[name]}}
         waiting += [e for e in shipped.values() if e.code not in vouched]
-        measured = {c for choice in choices for row in choice.evidence.measurements.values() for c in row}
         filling = {c for c, e in shipped.items() if _fills_in(operator, e, [choice.evidence for choice in choices])}
         verifying.filling |= filling
-        verifying.needless |= filling - measured
+        verifying.needless |= filling - {m.candidate for m in made}
     groups = list(_by_device(session, waiting, verifying.filling))
     if len(groups) < 2:  # workers belong to the thread that asks, here the build's own
         for device, group in groups:
@@ -186,16 +186,10 @@ def _measures(session: Session) -> bool:
     return session.plan.may_measure and session.options.mode in ("auto", "tune")
 
 
-def _ok(evidence: Evidence) -> Iterator[Measurement]:
-    for row in evidence.measurements.values():
-        yield from (m for m in row.values() if m.status == "ok")
-
-
 def _refuse_bad_generic(operator: Operator, generic: Variant, evidences: Sequence[Evidence]) -> None:
     for evidence in evidences:
-        for row in evidence.measurements.values():
-            m = row.get(generic.candidate.id)
-            if m is not None and m.status not in ("ok", *_NOT_RUN):
+        for m in evidence.made_of(generic.candidate.id):
+            if m.status not in ("ok", *_NOT_RUN):
                 raise BuildError(
                     f"operator {operator.name!r}: its generic kernel fails on '{m.problem.id}'",
                     why=f"{m.status}: {m.reason}",

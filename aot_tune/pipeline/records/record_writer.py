@@ -178,7 +178,7 @@ def database_of(
     on_device = [e for e in evidences if session.device_for(e.target) == device]
     compiled = {e.candidate.id: e for evidence in on_device for e in evidence.variants.values() if e.object is not None}
     measurements: dict[tuple[str, str], Measurement] = {}
-    for m in (m for evidence in on_device for row in evidence.measurements.values() for m in row.values()):
+    for m in (m for evidence in on_device for m in evidence.made()):
         compiled_here = m.candidate in compiled and m.code == compiled[m.candidate].code
         if (compiled_here or is_baseline(m.candidate)) and m.device == device.digest:
             measurements.setdefault((m.candidate, m.problem.id), m)

@@ -50,12 +50,16 @@ _EFFORTS = ("quick", "default")
 _SHOWN = 3
 
 
-def winners(costs: Costs, near: float, each: int) -> Iterator[tuple[str, set[str]]]:
+def winners(
+    costs: Costs, near: float, each: int, among: Container[str] | None = None
+) -> Iterator[tuple[str, set[str]]]:
     """Candidates with the ids of the problems that each won: it is within the factor `near` of the best there.
 
     First come the fewest that together won all problems. If `each` is not 0, the best of each problem come next, then
-    the fewest others until so many of the winners of each problem are there.
+    the fewest others until so many of the winners of each problem are there. All this is `among` some candidates.
     """
+    if among is not None:
+        costs = {p: kept for p, row in costs.items() if (kept := {c: t for c, t in row.items() if c in among})}
     won: dict[str, set[str]] = {}
     for problem, row in costs.items():
         limit = near * min(row.values(), default=0.0)
@@ -103,9 +107,9 @@ def like_winners(
         candidate = candidate_for(operator, kernel, config, target, dtypes=dict(like.dtypes))
         models.setdefault(candidate.id, (candidate, set()))[1].update(problems)
 
-    rows = {p: _of_kernels(row, candidates, spaces) for p, row in costs.items()}
+    able = {name for name, c in candidates.items() if c.kernel in spaces and not c.generic}
     together: dict[str, tuple[Candidate, set[str]]] = {}
-    for name, won in winners({p: row for p, row in rows.items() if row}, near, each):
+    for name, won in winners(costs, near, each, able):
         winner = candidates[name]
         kernel, space = spaces[winner.kernel]
         add(kernel, _most_alike(kernel, space, winner.config), winner, won)
@@ -123,12 +127,6 @@ def transferred(session: Session, tuned: Evidence, target: Target) -> list[Propo
     costs = tuned.choice_costs()
     models = like_winners(session, operator, target, costs, candidates, near=_NEAR_ELSEWHERE, each=_EACH, guesses=1)
     return [Proposal(session.rendered(operator, c, target), frozenset(only)) for c, only in models.values()]
-
-
-def _of_kernels(
-    row: Mapping[str, float], candidates: Mapping[str, Candidate], kernels: Collection[str]
-) -> dict[str, float]:
-    return {c: t for c, t in row.items() if candidates[c].kernel in kernels and not candidates[c].generic}
 
 
 def _space(kernel: Kernel, target: Target) -> list[dict[str, ConfigValue]]:
@@ -261,12 +259,8 @@ def _without_time(evidence: Evidence, winner: str, row: Mapping[str, Measurement
     variant = evidence.variants.get(winner)
     if variant is not None and variant.does_not_compile:
         return f"its winner does not compile: {variant.error}"
-    failed = [m for m in (row.get(winner), *_rows_of(evidence, winner)) if m is not None and m.status != "ok"]
+    failed = [m for m in (row.get(winner), *evidence.made_of(winner)) if m is not None and m.status != "ok"]
     return f"its winner is {failed[0].status}: {failed[0].reason}" if failed else "its winner has no time"
-
-
-def _rows_of(evidence: Evidence, candidate: str) -> Iterator[Measurement]:
-    return (row[candidate] for row in evidence.measurements.values() if candidate in row)
 
 
 def _opening(session: Session, evidence: Evidence, device: Device) -> Opening | None:
@@ -343,7 +337,7 @@ def _recorded(session: Session, evidence: Evidence, candidates: Mapping[str, Can
     named = {i: c for i, c in candidates.items() if c.kernel in kernels}
     problems = {p.id: p for p in evidence.workload}
     models: _Models = {}
-    for name, won in winners({p: kept for p, row in rows.items() if (kept := _among(row, named))}, _NEAR, each=_EACH):
+    for name, won in winners(rows, _NEAR, _EACH, named):
         candidate, kernel = named[name], kernels[named[name].kernel]
         models[name] = (candidate, won)
         for problem in won if kernel.triton is not None else ():
@@ -356,10 +350,6 @@ def _recorded(session: Session, evidence: Evidence, candidates: Mapping[str, Can
         if candidate.target == target.name and (chooses or not vendors.isdisjoint(kernel.stages)):
             models[candidate.id] = (candidate, set(problems))
     return models
-
-
-def _among(row: Mapping[str, float], candidates: Container[str]) -> dict[str, float]:
-    return {c: t for c, t in row.items() if c in candidates}
 
 
 def _rendered(

@@ -142,8 +142,7 @@ def _begun(session: Session, target: Target, tuned: Evidence) -> Evidence:
         generics = map(Proposal, session.generic_variants(operator, target))
         evidence.try_too([*transferred(session, tuned, target), *generics])
     generic = {name for name, variant in evidence.variants.items() if variant.candidate.generic}
-    every = (m for row in tuned.measurements.values() for m in row.values())
-    evidence.add(*(m for m in every if is_baseline(m.candidate) or m.candidate in generic))
+    evidence.add(*(m for m in tuned.made() if is_baseline(m.candidate) or m.candidate in generic))
     return evidence
 
 

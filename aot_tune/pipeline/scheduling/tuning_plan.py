@@ -326,8 +326,7 @@ class TuningPlan:
         begun = {v.id for job, _ in self._running.values() for v in job.variants}
         for opened in sorted(self._open, key=lambda p: (p.task.size, p.number)):
             for variant in (e for e in opened.waiting.values() if e.candidate.generic and e.id not in begun):
-                rows = opened.evidence.measurements.values()
-                if opened.number not in self._running and not any(variant.id in row for row in rows):
+                if opened.number not in self._running and not opened.evidence.made_of(variant.id):
                     return self._screens(opened, [variant], device)
         return self._verification()
 

@@ -260,17 +260,13 @@ def _disturbed(reports: Sequence[OperatorReport]) -> list[str]:
 
 def _measured_on(devices: Mapping[str, Device], chosen: Mapping[str, Sequence[Chosen]]) -> list[Device]:
     """The devices that the library's measurements are from, by slug. `devices` has devices by digest."""
-    digests = {digest for members in chosen.values() for member in members for digest in _devices_of(member.evidence)}
+    digests = {m.device for members in chosen.values() for member in members for m in member.evidence.made()}
     return sorted((devices[d] for d in digests if d in devices), key=lambda d: d.slug)
 
 
 def _units(chosen: Mapping[str, Sequence[Chosen]]) -> tuple[str, ...]:
-    rows = (row for members in chosen.values() for member in members for row in member.evidence.measurements.values())
-    return tuple(sorted({m.seen.unit for row in rows for m in row.values() if m.seen is not None and m.seen.unit}))
-
-
-def _devices_of(evidence: Evidence) -> set[str]:
-    return {m.device for row in evidence.measurements.values() for m in row.values()}
+    made = (m for members in chosen.values() for member in members for m in member.evidence.made())
+    return tuple(sorted({m.seen.unit for m in made if m.seen is not None and m.seen.unit}))
 
 
 def _operator(
@@ -308,7 +304,7 @@ def _table(chosen: Chosen, index: Mapping[str, int], devices: Mapping[str, Devic
         for name, shape in evidence.surveyed.problems.items()
         if name in near and name not in chosen.costs
     )
-    processors = {processors_of(devices[d]) for d in _devices_of(evidence) if d in devices}
+    processors = {processors_of(devices[d]) for d in {m.device for m in evidence.made()} if d in devices}
     return TargetTable(
         target=target.name,
         level=target.level,

@@ -306,10 +306,8 @@ def tell(chosen: Chosen, generics: Sequence[Variant], devices: Mapping[str, Devi
 def _seconds(evidence: Evidence) -> dict[str, float]:
     """Seconds of measurements by phase, the largest first. Measurements from records have none."""
     by_phase: dict[str, float] = {}
-    for row in evidence.measurements.values():
-        for measured in row.values():
-            for phase, seconds in measured.phases.items():
-                by_phase[phase] = by_phase.get(phase, 0.0) + seconds
+    for phase, seconds in (part for m in evidence.made() for part in m.phases.items()):
+        by_phase[phase] = by_phase.get(phase, 0.0) + seconds
     return {phase: round(s, 2) for phase, s in sorted(by_phase.items(), key=lambda p: (-p[1], p[0])) if s >= 0.01}
 
 
@@ -389,15 +387,11 @@ def paired_ratio(winner: Measurement, baselines: Sequence[Measurement]) -> tuple
     return 1 / (1 - gain), error / (1 - gain) ** 2
 
 
-def _measurements_of(evidence: Evidence, variant: Variant) -> list[Measurement]:
-    return [row[variant.candidate.id] for row in evidence.measurements.values() if variant.candidate.id in row]
-
-
 def _worst(evidence: Evidence, variant: Variant) -> str:
     """The first status of a candidate that is not ok."""
     if variant.does_not_compile:
         return variant.made.status
-    statuses = [m.status for m in _measurements_of(evidence, variant)]
+    statuses = [m.status for m in evidence.made_of(variant.id)]
     return next((s for s in statuses if s != "ok"), "ok" if statuses else NOT_TRIED)
 
 
@@ -408,7 +402,7 @@ def failures_of(evidence: Evidence) -> list[DroppedCandidate]:
         faults: list[tuple[str, str, Problem | None]] = []
         if variant.does_not_compile:
             faults.append((variant.made.status, variant.made.error, None))
-        bad = [m for m in _measurements_of(evidence, variant) if m.status != "ok"]
+        bad = [m for m in evidence.made_of(variant.id) if m.status != "ok"]
         faults += [(m.status, m.reason, m.problem) for m in sorted(bad, key=lambda m: m.status)]
         for (status, _), alike in itertools.groupby(faults, lambda fault: (fault[0], fault[2] is None)):
             (_, reason, problem), *more = alike
@@ -432,7 +426,7 @@ def generic_only(operator: str, generic: Variant) -> OperatorReport:
 def _variant_row(
     variant: Variant, evidence: Evidence | None = None, wins: int = 0, best: _BestShare | None = None
 ) -> VariantRow:
-    measured = _measurements_of(evidence, variant) if evidence is not None else []
+    measured = evidence.made_of(variant.id) if evidence is not None else []
     return VariantRow(
         name=variant.name,
         label=variant.candidate.label,

@@ -112,10 +112,10 @@ def test_what_fills_in_and_is_wrong_is_left_out_unless_it_was_measured(
     found, failures, lines = [variant("cuda-sm_90a", False), variant("cuda-sm_80", False)], Failures(), list[str]()
     session = session_of(lines, failures, "replay", fills_in=True)
     entries = {e.candidate.id: e for e in found}
-    rows = {"M=1": {"cuda-sm_90a": SimpleNamespace(status="ok", code="another")}} if measured else {}
+    made = [SimpleNamespace(candidate="cuda-sm_90a", status="ok", code="another")] if measured else []
     selection = SimpleNamespace(kept=tuple(entries))
     chosen: Any = SimpleNamespace(
-        evidence=SimpleNamespace(variants=entries, measurements=rows, standing_in=()), selection=selection
+        evidence=SimpleNamespace(variants=entries, made=lambda: made, standing_in=()), selection=selection
     )
     wrong = verification.verify_shipped(session, {"scale": [chosen]}, {"scale": []})
     assert failures.told() == (["scale: wrong on 'M=1'"] if measured else [])
