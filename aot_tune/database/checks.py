@@ -29,6 +29,7 @@ __all__ = [
     "gone",
     "in_space",
     "other_sources",
+    "tuned_kernels",
     "without_problems",
 ]
 
@@ -138,7 +139,7 @@ def check_settled(database: OperatorDatabase, operator: Operator, shapes: int) -
     if unraced := [p for p in wanted if p.key not in raced]:
         yield Finding(f"it has no race on {_problems(unraced, wanted)}", _COMPLETE, wrong=False)
     if not family(database.device.family).on_host:
-        drawn = survey_shapes(operator, database.device.family, shapes)
+        drawn = {} if best is None else survey_shapes(operator, best.family, shapes, tuned_kernels(operator, best))
         in_survey = {s.problem.key for s in database.survey}
         surveyed = [*wanted, *(p for group in drawn.values() for p in group)]
         if unknown := [p for p in surveyed if p.key not in in_survey]:
@@ -146,12 +147,17 @@ def check_settled(database: OperatorDatabase, operator: Operator, shapes: int) -
 
 
 def with_a_choice(operator: Operator, target: Target) -> list[Problem]:
-    """Problems of the workload for which a record must exist: a kernel may be tried there that only its times can keep.
+    """Problems of the workload for which a record must exist: only times can tell whether a kernel is kept for them."""
+    kernels = tuned_kernels(operator, target)
+    return [p for p in operator.workload_for(target.family) if is_taken(operator, p, kernels, worthwhile=True)]
+
+
+def tuned_kernels(operator: Operator, target: Target) -> list[Kernel]:
+    """The kernels with configs for a target whose times decide if they are kept. A survey has shapes that these take.
 
     A Triton function counts without being read, because it may be for the target.
     """
-    kernels = [k for k in operator.kernels if not (k.generic or k.fills_in) and _is_for(k, target)]
-    return [p for p in operator.workload_for(target.family) if is_taken(operator, p, kernels, worthwhile=True)]
+    return [k for k in operator.kernels if not (k.generic or k.fills_in) and _is_for(k, target)]
 
 
 def in_space(operator: Operator, candidate: Candidate) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aot_tune.select.choose_variants import PRESELECTED, Costs, preselect, scouts
+from aot_tune.select.choose_variants import PRESELECTED, SCOUTS, Costs, preselect, scouts
 from aot_tune.select.decide import Expectation, Guards, Judged, Survey
 from aot_tune.select.nearest import Form, Nearest, form_of
 from aot_tune.select.selection import (
@@ -22,6 +22,7 @@ from aot_tune.select.time_model import TimeModel, Tree
 __all__ = [
     "PRESELECTED",
     "REGRET_LIMIT",
+    "SCOUTS",
     "SURVEYED",
     "ChoiceLimits",
     "Costs",

@@ -6,13 +6,22 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
-__all__ = ["PRESELECTED", "Costs", "choose_variants", "preselect", "regret_by_number", "scouts", "served_by_number"]
+__all__ = [
+    "PRESELECTED",
+    "SCOUTS",
+    "Costs",
+    "choose_variants",
+    "preselect",
+    "regret_by_number",
+    "scouts",
+    "served_by_number",
+]
 
 Costs = dict[str, dict[str, float]]
 """Problem id to candidate id to time in ns. A candidate that cannot serve a problem has no time there."""
 PRESELECTED = 24
 """How many candidates are surveyed for each kind of calls, at most."""
-_SCOUTS = 48
+SCOUTS = 48
 """How many candidates a few shapes choose these from, at most."""
 
 
@@ -85,7 +94,7 @@ def preselect(
     return chosen
 
 
-def scouts(costs: Costs, alike: Mapping[str, str], kernels: Mapping[str, str], most: int = _SCOUTS) -> list[str]:
+def scouts(costs: Costs, alike: Mapping[str, str], kernels: Mapping[str, str], most: int = SCOUTS) -> list[str]:
     """The ids of candidates to preselect from: those that leave no regret, then the next best of each kernel in turn.
 
     Times on a few problems, which differ between candidates, do not tell which kernel is good for others. `alike` is as

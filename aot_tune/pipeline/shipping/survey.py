@@ -8,11 +8,13 @@ import statistics
 from collections import deque
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, rounded
 from aot_tune.compile import Variant
 from aot_tune.database import OperatorStore, operator_digest
+from aot_tune.database.checks import tuned_kernels
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.measuring.builder import CompileBatch, Job, WorkBuilder
 from aot_tune.pipeline.measuring.device_pool import DevicePool
@@ -22,9 +24,10 @@ from aot_tune.pipeline.records.lookup import recall_survey
 from aot_tune.pipeline.scheduling.time_to_link import seconds_after, survey_limit, survey_shapes_wanted
 from aot_tune.pipeline.session import Session
 from aot_tune.search.budget import Budget
-from aot_tune.select import PRESELECTED, Costs, preselect, scouts
-from aot_tune.spec import Problem
-from aot_tune.spec.survey_shapes import Kind, kind_of, survey_shapes
+from aot_tune.select import PRESELECTED, SCOUTS, Costs, preselect, scouts
+from aot_tune.spec import Operator, Problem
+from aot_tune.spec.regimes import regime_of
+from aot_tune.spec.survey_shapes import Kind, kind_of, survey_shapes, without_shapes
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import AotTuneError, TooLargeError, ToolchainError
 
@@ -33,8 +36,8 @@ __all__ = ["HANDFUL", "Shapes", "Surveying", "plan", "survey_all"]
 _SCOUTED, _OF_SHAPES = 40, 5
 """This many shapes, or a fifth of all, decide which candidates are surveyed."""
 
-_IN_TURN = 64
-"""The first shapes of each kind are surveyed in turn, one of each kind. Later, kinds of more weight get more."""
+_IN_TURN = 20
+"""The first shapes of each regime of each kind are surveyed in turn. Later, kinds of more weight get more."""
 _LEAST_SHARE = 0.1
 
 _PATIENCE = 1e8
@@ -43,14 +46,14 @@ _PATIENCE = 1e8
 _LEADERS = 6
 """How many candidates are timed on each shape of a plan, at most: those that lead on the tuned problems."""
 
-HANDFUL = 4
-"""No shape takes more than its kind's share of the time over this. So each kind gets at least so many."""
+HANDFUL = 2
+"""No shape takes more than its part's share of the time over this. So each regime of a kind gets at least so many."""
 
 _ALIKE = 0.7
 """A shape that is this near to being the farthest from what is known teaches the same. The cheapest is taken."""
 
-_ENOUGH = 8
-"""A kind of calls of which a record has so many shapes gets no more."""
+_ENOUGH = 4
+"""A regime of a kind of calls of which a record has so many shapes gets no more."""
 
 _TURN, _CALLS, _INPUTS = 0.016, 3.6, 1.3e-8
 """Seconds of a candidate's turn beside its calls, calls of a turn, and seconds for a byte of inputs.
@@ -69,17 +72,17 @@ _SHARE, _AT_LEAST = 0.5, 30.0
 
 @dataclass
 class _Part:
-    """The shapes of one kind of an operator's calls, and the units that are timed on them.
+    """The shapes of one kind of an operator's calls and of one regime, and the units that are timed on them.
 
     A unit is one config of a kernel: its candidates differ only in what they assume of a call. Results are compared
     with those of a vendor's library, `first`. If it does not serve a shape, they are compared with those of `generics`,
     unless these would take too long. All units are timed on `scouted` problems, and only `chosen` candidates on the
     others. `share` is the weight of the kind's problems relative to the heaviest kind. `paces` are the most ns that
-    candidates take for a FLOP or byte. `tuned` are the ids of the kind's tuned problems.
+    candidates take for a FLOP or byte. `rows` are the costs on the tuned problems of the regime; on those of the kind
+    if it has none.
     """
 
     evidence: Evidence
-    kind: Kind
     problems: Sequence[Problem]
     first: Sequence[Variant]
     generics: Sequence[Variant]
@@ -89,7 +92,7 @@ class _Part:
     paces: Mapping[str, float]
     scouted: Sequence[Problem]
     chosen: list[str] = field(default_factory=list)
-    tuned: frozenset[str] = frozenset()
+    rows: Costs = field(default_factory=dict)
 
     @property
     def left(self) -> bool:
@@ -132,8 +135,7 @@ class _Part:
             return
         able = {e.candidate.id: name for name, unit in self.units.items() for e in unit}
         problems = {p.id for p in self.problems}
-        costs = _rows(self.evidence).get(self.kind, {})
-        tuned = {p: r for p, r in costs.items() if p not in self.evidence.surveyed.times}
+        tuned = {p: r for p, r in self.rows.items() if p not in self.evidence.surveyed.times}
         surveyed = {p: row for p, row in self.evidence.surveyed.times.items() if p in problems}
         rows = {p: {c: t for c, t in row.items() if c in able} for p, row in {**tuned, **surveyed}.items()}
         weights = dict.fromkeys(surveyed, max(len(tuned) / max(len(surveyed), 1), 1.0))
@@ -143,28 +145,46 @@ class _Part:
         self.evidence.keep_surveyed(problems, {e.candidate.id for e in (*self.generics, *self.variants())})
 
 
-def _parts_of(evidence: Evidence, count: int) -> Iterator[_Part]:
-    """What is to be surveyed of an operator, if it has more than one variant to choose from."""
+def _parts_of(evidence: Evidence, drawn: Mapping[Kind, Sequence[Problem]]) -> Iterator[_Part]:
+    """What is to be surveyed of an operator's drawn shapes and tuned problems, where there is a choice of variants."""
     operator = evidence.operator
+    regime = partial(_regime, operator)
     by_kind: dict[Kind, list[Problem]] = {}
     for problem in evidence.workload:
         by_kind.setdefault(kind_of(operator, operator.facts(problem)), []).append(problem)
     weights = {kind: sum(evidence.weights.get(p.id, 1.0) for p in ps) for kind, ps in by_kind.items()}
     generics = [e for e in evidence.variants.values() if e.candidate.generic and e.code]
     paces, every = _paces(evidence), _rows(evidence)
-    for kind, drawn in survey_shapes(operator, evidence.target.family, count).items():
+    for kind, shapes in drawn.items():
         rows = every.get(kind, {})
-        problems = _mixed([p for p in by_kind.get(kind, ()) if p.id in rows], drawn)
-        first = _vendors(evidence, problems)
-        units = _units(evidence, rows)
-        timed = frozenset(p.id for p in problems if p.id in evidence.surveyed.times)
+        tuned = [p for p in by_kind.get(kind, ()) if p.id in rows]
         share = max(weights.get(kind, 0.0) / max(weights.values(), default=1.0), _LEAST_SHARE)
-        scouted = problems[: min(_SCOUTED, len(problems) // _OF_SHAPES)]
-        chosen = _known(evidence, units, timed) if len(timed) >= max(len(scouted), 1) else []
-        if len(units) > 1:
-            scouted = [] if chosen else scouted
-            tuned = frozenset(rows)
-            yield _Part(evidence, kind, problems, first, generics, units, timed, share, paces, scouted, chosen, tuned)
+        for name in dict.fromkeys(map(regime, shapes)):
+            fresh = [p for p in shapes if regime(p) == name]
+            problems = _mixed(own := [p for p in tuned if regime(p) == name], fresh)
+            units = _units(evidence, {p.id: rows[p.id] for p in own}, rows)
+            timed = frozenset(p.id for p in problems if p.id in evidence.surveyed.times)
+            scouted = problems[: min(_SCOUTED, len(problems) // _OF_SHAPES)]
+            known = [p.id for p in fresh if p.id in timed]
+            chosen = _known(evidence, units, known) if len(known) >= max(len(scouted), 1) else []
+            if len(units) > 1:
+                yield _Part(
+                    evidence=evidence,
+                    problems=problems,
+                    first=_vendors(evidence, problems),
+                    generics=generics,
+                    units=units,
+                    known=timed,
+                    share=share,
+                    paces=paces,
+                    scouted=[] if chosen else scouted,
+                    chosen=chosen,
+                    rows={p.id: rows[p.id] for p in own} or rows,
+                )
+
+
+def _regime(operator: Operator, problem: Problem) -> str:
+    return regime_of(operator, operator.facts(problem))
 
 
 def _turns(parts: Sequence[_Part], *, scouted: bool) -> list[tuple[_Part, Problem]]:
@@ -199,18 +219,23 @@ def _rows(evidence: Evidence) -> dict[Kind, Costs]:
     return by_kind
 
 
-def _units(evidence: Evidence, rows: Costs) -> dict[str, list[Variant]]:
-    """The first units: those that lead on tuned problems, then the next best of each kernel in turn."""
+def _units(evidence: Evidence, rows: Costs, others: Costs) -> dict[str, list[Variant]]:
+    """The first units: those that lead on tuned problems, then the next best of each kernel in turn.
+
+    If there are too few in `rows`, those of `others` follow.
+    """
     names, members, kernels = {}, dict[str, list[Variant]](), {}
-    timed = {c for row in rows.values() for c in row}
+    timed = {c for row in others.values() for c in row}
     for variant in evidence.variants.values():
         candidate = variant.candidate
         if candidate.id in timed and not candidate.generic and not evidence.failed(candidate.id):
             name = canonical_digest([candidate.kernel, candidate.dtypes, candidate.config])
             names[candidate.id], kernels[name] = name, candidate.kernel
             members.setdefault(name, []).append(variant)
-    costs = {p: row for p, r in rows.items() if (row := _of_units(r, names))}
-    return {name: members[name] for name in scouts(costs, _tiles(evidence, members), kernels)}
+    tiles, chosen = _tiles(evidence, members), list[str]()
+    for costs in (rows, others):
+        chosen += scouts({p: row for p, r in costs.items() if (row := _of_units(r, names))}, tiles, kernels)
+    return {name: members[name] for name in list(dict.fromkeys(chosen))[:SCOUTS]}
 
 
 def _known(evidence: Evidence, units: Mapping[str, Sequence[Variant]], problems: Collection[str]) -> list[str]:
@@ -307,8 +332,8 @@ def _planned(parts: Sequence[_Part], seconds: float) -> list[_Part]:
     kinds, drawn = list[Shapes](), list[list[Problem]]()
     for part in parts:
         part.settle(_LEADERS)
-        tuned = [p for p in part.problems if p.id in part.tuned]
-        drawn.append([p for p in part.problems if p.id not in part.tuned and p.id not in part.known and part.tried(p)])
+        tuned = [p for p in part.problems if p.id in part.rows]
+        drawn.append([p for p in part.problems if p.id not in part.rows and p.id not in part.known and part.tried(p)])
         times = [_seconds_of(part, p) for p in drawn[-1]]
         kinds.append(Shapes([_point(p) for p in drawn[-1]], times, [_point(p) for p in tuned]))
     plan(kinds, seconds)
@@ -346,7 +371,8 @@ def survey_all(session: Session, evidence: Mapping[str, Sequence[Evidence]], mea
             if devices and session.plan.may_measure and not (tuned.left_out or tuned.brief):
                 tuned.survey_on(devices[0])
                 recall_survey(session, devices[0], tuned)
-                by_device.setdefault(devices[0].digest, (devices, []))[1].extend(_parts_of(tuned, count))
+                shapes = _drawn(session, tuned, count)
+                by_device.setdefault(devices[0].digest, (devices, []))[1].extend(_parts_of(tuned, shapes))
     for devices, parts in by_device.values():
         on_host, seconds = family(devices[0].family).on_host, _seconds(session, measured)
         bounded = on_host and seconds < math.inf
@@ -354,6 +380,26 @@ def survey_all(session: Session, evidence: Mapping[str, Sequence[Evidence]], mea
         most = min(seconds, _DISTURBED * _ON_HOST) if bounded else seconds
         if any(p.left for p in wanted):
             Surveying(session, [p for p in wanted if p.left], most).on(devices)
+
+
+def _drawn(session: Session, evidence: Evidence, count: int) -> dict[Kind, tuple[Problem, ...]]:
+    """The shapes to survey of an operator. If a declared regime has none, or nothing has any, a line says so."""
+    operator, target = evidence.operator, evidence.target
+    kernels = tuned_kernels(operator, target)
+    drawn = survey_shapes(operator, target.family, count, kernels)
+    within = "within its ranges and values that a tuned kernel takes"
+    if kernels and not any(drawn.values()):
+        session.progress.line(
+            f"NOTE {operator.name} on {target.name}: there is no shape {within}, so none is surveyed: a call that is not "
+            "of the workload goes by the nearest problem. Compare ranges and values with what kernels require"
+        )
+        return drawn
+    for regime in without_shapes(operator, drawn) if kernels else ():
+        session.progress.line(
+            f"NOTE {operator.name} on {target.name}: regime {regime!r} has no shape {within}, so none is surveyed. "
+            "Compare its conditions with ranges, values and what kernels require"
+        )
+    return drawn
 
 
 def _seconds(session: Session, measured: float) -> float:
@@ -462,8 +508,11 @@ def _survey_one(session: Session, bench: LazyBench, part: _Part, problem: Proble
     for measurement in race:
         if measurement.lasting and measurement.status not in ("ok", "skipped"):
             evidence.add(measurement)  # it is out, even where it won
+    if not all(m.lasting for m in race) and session.time.budget.left <= 0:
+        return  # it was cut: what has no time might have been the best
     times = {m.candidate: rounded(m.ns) for m in race if m.ns is not None}
-    evidence.add_survey([(problem, times)])
+    if times:
+        evidence.add_survey([(problem, times)])
 
 
 def _timed(
