@@ -159,7 +159,7 @@ def _parts_of(evidence: Evidence, drawn: Mapping[Kind, Sequence[Problem]]) -> It
         rows = every.get(kind, {})
         tuned = [p for p in by_kind.get(kind, ()) if p.id in rows]
         share = max(weights.get(kind, 0.0) / max(weights.values(), default=1.0), _LEAST_SHARE)
-        for name in dict.fromkeys(map(regime, shapes)):
+        for name in dict.fromkeys(map(regime, (*shapes, *tuned))):
             fresh = [p for p in shapes if regime(p) == name]
             problems = _mixed(own := [p for p in tuned if regime(p) == name], fresh)
             units = _units(evidence, {p.id: rows[p.id] for p in own}, rows)
@@ -390,8 +390,8 @@ def _drawn(session: Session, evidence: Evidence, count: int) -> dict[Kind, tuple
     within = "within its ranges and values that a tuned kernel takes"
     if kernels and not any(drawn.values()):
         session.progress.line(
-            f"NOTE {operator.name} on {target.name}: there is no shape {within}, so none is surveyed: a call that is not "
-            "of the workload goes by the nearest problem. Compare ranges and values with what kernels require"
+            f"NOTE {operator.name} on {target.name}: there is no shape {within}, so none is surveyed, and calls that "
+            "are not of the workload go by the nearest problem. Compare ranges and values with what kernels require"
         )
         return drawn
     for regime in without_shapes(operator, drawn) if kernels else ():

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 
 import pytest
 from bundled import OPERATORS
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from aot_tune.bench.host.odd_problems import derived_checks
-from aot_tune.spec import Operator
-from aot_tune.spec.survey_shapes import kind_of, survey_shapes
+from aot_tune.compile import target_by_name
+from aot_tune.database.checks import tuned_kernels
+from aot_tune.spec import Operator, Problem, all_of, dim
+from aot_tune.spec.calls import is_taken
+from aot_tune.spec.regimes import OTHER, regime_of
+from aot_tune.spec.survey_shapes import Kind, kind_of, survey_shapes, without_shapes
 from aot_tune.spec.workload import problem_named
 from aot_tune.support.errors import OptionError
 
@@ -19,8 +26,13 @@ def gemm() -> Operator:
     return OPERATORS["gemm"]
 
 
+def drawn_of(operator: Operator, count: int, target: str = "cuda-sm_90a") -> dict[Kind, tuple[Problem, ...]]:
+    kernels = tuned_kernels(operator, target_by_name(target))
+    return survey_shapes(operator, target_by_name(target).family, count, kernels)
+
+
 def test_each_kind_has_as_many_as_asked_for(gemm: Operator) -> None:
-    drawn = survey_shapes(gemm, "cuda", 60)
+    drawn = drawn_of(gemm, 60)
     assert len(drawn) == 4  # f32, TF32, bf16, f16
     for kind, problems in drawn.items():
         assert len({p.id for p in problems}) == 60
@@ -29,24 +41,45 @@ def test_each_kind_has_as_many_as_asked_for(gemm: Operator) -> None:
 
 
 def test_they_are_always_the_same_and_more_of_them_begin_alike(gemm: Operator) -> None:
-    few, many = survey_shapes(gemm, "cuda", 20), survey_shapes(gemm, "cuda", 50)
-    assert few == survey_shapes(gemm, "cuda", 20)
+    few, many = drawn_of(gemm, 20), drawn_of(gemm, 48)
+    assert few == drawn_of(gemm, 20)
     assert all(many[kind][:20] == problems for kind, problems in few.items())
 
 
-def test_extents_are_within_declared_ranges(gemm: Operator) -> None:
-    ranged = dataclasses.replace(gemm, ranges={"M": (1, 16), "N": (512, 600)})
-    for problems in survey_shapes(ranged, "cuda", 40).values():
-        drawn = [p for p in problems if p.dims["N"] not in {q.dims["N"] for q in gemm.workload_for("cuda")}]
-        assert drawn
-        assert all(512 <= p.dims["N"] <= 600 for p in drawn)
+@settings(max_examples=10, deadline=None)
+@given(
+    st.sampled_from([*OPERATORS.values()]),
+    st.sampled_from(["cuda-sm_90a", "cpu-x86-64-v4"]),
+    st.integers(1, 40),
+    st.sets(st.integers(1, 200), min_size=1, max_size=3),
+)
+def test_regimes_take_turns_and_shapes_are_what_callers_have_and_tuned_kernels_take(
+    operator: Operator, target: str, count: int, cuts: set[int]
+) -> None:
+    cut = next(d for d in operator.dims if d not in operator.values and d != "B")
+    regimes = {f"up to {n}": (dim(cut) <= n,) for n in sorted(cuts)}
+    changed = dataclasses.replace(operator, regimes=regimes)
+    kernels = tuned_kernels(changed, target_by_name(target))
+    workload = changed.workload_for(target_by_name(target).family)
+    for problems in drawn_of(changed, count, target).values():
+        turns = [regime_of(changed, changed.facts(p)) for p in problems]
+        numbers = Counter(turns)
+        assert turns[: len(numbers)] == [name for name in (*regimes, OTHER) if name in numbers]
+        assert max(numbers.values()) == -(-count // (len(regimes) + 1))
+        for shape in problems:
+            assert is_taken(changed, shape, kernels, worthwhile=True)
+            assert all_of((*changed.legal, *changed.expected), changed.facts(shape))
+            for name, extents in changed.values.items():
+                assert shape.dims[name] in {*extents, *(p.dims[name] for p in workload)}
+            for name, (least, most) in changed.ranges.items():
+                assert least <= shape.dims[name] <= most
 
 
-def test_shapes_are_as_calls_are_expected_to_be() -> None:
-    attention = OPERATORS["flash_attention"]
-    drawn = [p for problems in survey_shapes(attention, "cuda", 60).values() for p in problems]
-    assert all(p.dims["H"] % p.dims["HK"] == 0 for p in drawn)
-    assert len({p.dims["H"] // p.dims["HK"] for p in drawn}) > 2
+def test_what_only_a_generic_kernel_takes_is_not_drawn() -> None:
+    softmax = OPERATORS["softmax"]
+    assert not any(survey_shapes(softmax, "cuda", 5, softmax.generics).values())
+    changed = dataclasses.replace(softmax, regimes={"none": (dim("R") == 0,), "some": (dim("R") > 0,)})
+    assert without_shapes(changed, drawn_of(changed, 5)) == ["none"]
 
 
 def test_every_problem_is_found_by_its_id() -> None:
