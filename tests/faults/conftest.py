@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from compiled import Bed, CompiledBed
+from project import Project
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.bench import Bench
@@ -100,6 +101,14 @@ def bench_in(root: Path, log: Callable[[str], None] = lambda _line: None, thread
     deadlines = Deadlines(handshake=60, load=20, check=20, verify=20, bench=20)
     made = Policy(**{"deadlines": deadlines, "memory_bytes": 1 << 29, "race_ns": 50_000_000, **policy})
     return Bench(family("cpu").devices(threads)[0], made, scratch=root / "scratch", threads=threads, log=log)
+
+
+@pytest.fixture
+def project(tmp_path: Path, forks: Callable[..., str]) -> Project:
+    """The tiny project, whose commands are forks."""
+    made = Project.make(tmp_path / "project")
+    made.runs = forks
+    return made
 
 
 @pytest.fixture

@@ -29,6 +29,13 @@ pytestmark = pytest.mark.slow
 DEADLINES = Deadlines(handshake=30)
 
 
+def pool_in(folder: Path, *command: str, policy: Policy | None = None, **identity: str | int) -> Pool:
+    """Workers for this CPU, or for a device of an identity; `command` runs in place of a worker."""
+    fake = Device(family="cpu", name="fake", slug="fake", identity=identity)
+    device = fake if identity else family("cpu").devices(2)[0]
+    return Pool(device, policy or Policy(deadlines=DEADLINES), folder, 2, lambda _line: None, command or None)
+
+
 def test_a_worker_is_started_once_with_an_environment_that_is_an_allow_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,7 +47,7 @@ def test_a_worker_is_started_once_with_an_environment_that_is_an_allow_list(
     monkeypatch.setenv("TMPDIR", "/does/not/exist")
     monkeypatch.setattr(sys, "path", [str(kept), *sys.path])
     before = dict(os.environ)
-    with Pool(family("cpu").devices(2)[0], Policy(deadlines=DEADLINES), tmp_path / "s", 2, lambda _line: None) as pool:
+    with pool_in(tmp_path / "s") as pool:
         worker = pool.candidates()
         pid = worker.pid
         worker.start()
@@ -65,7 +72,7 @@ def test_a_worker_is_started_once_with_an_environment_that_is_an_allow_list(
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[Any]:
-    with Pool(family("cpu").devices(2)[0], Policy(deadlines=DEADLINES), tmp_path, 2, lambda _line: None) as made:
+    with pool_in(tmp_path) as made:
         yield made
 
 
@@ -97,11 +104,9 @@ def test_a_worker_outlives_odd_messages_and_its_death_is_noticed_at_once(pool: A
 
 def test_a_worker_that_never_answers_is_reported_with_what_it_printed(tmp_path: Path) -> None:
     code = "import sys, time; print('cannot find my libraries', file=sys.stderr, flush=True); time.sleep(60)"
-    policy = Policy(deadlines=Deadlines(handshake=1.0))
-    begin = time.monotonic()
-    command = (sys.executable, "-c", code)
+    begin, policy = time.monotonic(), Policy(deadlines=Deadlines(handshake=1.0))
     with (
-        Pool(family("cpu").devices(2)[0], policy, tmp_path, 2, lambda _l: None, command) as pool,
+        pool_in(tmp_path, sys.executable, "-c", code, policy=policy) as pool,
         pytest.raises(WorkerError, match="never answered") as caught,
     ):
         pool.candidates()
@@ -131,9 +136,7 @@ for moves in (1, 0):
 
 def test_a_deadline_is_for_each_place_that_a_worker_names(tmp_path: Path) -> None:
     """A machine that others keep busy takes long for many problems; a hang stays at one."""
-    command = (sys.executable, "-c", SLOW)
-    policy = Policy(deadlines=DEADLINES)
-    with Pool(family("cpu").devices(2)[0], policy, tmp_path, 2, lambda _l: None, command) as pool:
+    with pool_in(tmp_path, sys.executable, "-c", SLOW) as pool:
         worker = pool.candidates()
         assert isinstance(worker.request(messages.Ping(), 1.2), messages.Pong)  # it takes 1.6 s
         with pytest.raises(DiedError, match=r"no answer within 1\.2 s in place 0") as caught:
@@ -142,9 +145,8 @@ def test_a_deadline_is_for_each_place_that_a_worker_names(tmp_path: Path) -> Non
 
 
 def test_a_worker_that_dies_at_its_start_is_reported_with_its_traceback(tmp_path: Path) -> None:
-    command = (sys.executable, "-c", "import no_such_module_anywhere")
     with (
-        Pool(family("cpu").devices(2)[0], Policy(), tmp_path, 2, lambda _l: None, command) as pool,
+        pool_in(tmp_path, sys.executable, "-c", "import no_such_module_anywhere") as pool,
         pytest.raises(WorkerError, match="ended with status 1") as caught,
     ):
         pool.candidates()
@@ -170,19 +172,17 @@ os.abort()
 
 
 def test_a_worker_on_another_device_ends_the_build(tmp_path: Path) -> None:
-    device = Device(family="cpu", name="fake", slug="fake", identity={"a": 2})
     with (
-        Pool(device, Policy(), tmp_path, 2, lambda _l: None, QUICK) as pool,
+        pool_in(tmp_path, *QUICK, a=2) as pool,
         pytest.raises(WorkerError, match="on another device: a differ"),
     ):
         pool.candidates()
 
 
 def test_many_failures_leave_two_workers_and_no_zombie(tmp_path: Path) -> None:
-    device = Device(family="cpu", name="fake", slug="fake", identity={"a": 1})
     before = set(children_of(os.getpid()))
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
-    with Pool(device, Policy(), tmp_path, 2, lambda _l: None, QUICK) as pool:
+    with pool_in(tmp_path, *QUICK, a=1) as pool:
         for _ in range(12):
             with pytest.raises(DiedError) as caught:
                 pool.request(pool.candidates(), messages.Ping(), 10)
@@ -203,7 +203,7 @@ def test_the_subreaper_flag_is_restored(tmp_path: Path) -> None:
     try:
         for before in (False, True):
             set_subreaper(before)
-            with Pool(family("cpu").devices(2)[0], Policy(), tmp_path, 2, lambda _l: None, QUICK):
+            with pool_in(tmp_path, *QUICK):
                 assert is_subreaper()
             assert is_subreaper() == before
     finally:

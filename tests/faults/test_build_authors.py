@@ -28,13 +28,6 @@ SOON = "import aot_tune.support.limited_code as limited; limited.SECONDS = 1.0; 
 
 
 @pytest.fixture
-def project(tmp_path: Path, forks: Callable[..., str]) -> Project:
-    made = Project.make(tmp_path / "project")
-    made.runs = forks
-    return made
-
-
-@pytest.fixture
 def tuned(tuned_once: Any, tmp_path: Path, forks: Callable[..., str]) -> Project:
     """A copy of the project that was built and recorded."""
     made: Project = tuned_once.copied(tmp_path / "project")
@@ -132,15 +125,6 @@ def _below(pid: int) -> list[int]:
         return []
 
 
-def recorded(project: Project, into: str = "tuning") -> Path:
-    """Tune the project and record it; the database's file."""
-    project.configure(AOT_TUNE_MODE="auto")
-    project.build()
-    project.runs(project.command("record", "--library", "tiny", project.folder / into), env=project.environment())
-    (path,) = (project.folder / into).rglob("twice.jsonl")
-    return path
-
-
 def replay(project: Project, status: int | None = 0) -> str:
     shutil.rmtree(project.folder / "replayed", ignore_errors=True)
     said = project.configure(
@@ -206,7 +190,10 @@ def test_row_57_a_config_that_is_gone_is_neither_recorded_nor_linked(tuned: Proj
     configs = [v["config"] for v in project.manifest("replayed")["operators"][0]["variants"] if not v["generic"]]
     assert configs
     assert times not in [c["TIMES"] for c in configs]
-    path = recorded(project)
+    project.configure(AOT_TUNE_MODE="auto")
+    project.build()
+    project.record()
+    path = record_of(project)
     candidates = [json.loads(line) for line in path.read_text().splitlines() if '"TIMES"' in line]
     assert candidates
     assert not re.search(rf'"TIMES":{times}\b', path.read_text())

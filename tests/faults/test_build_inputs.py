@@ -17,13 +17,6 @@ pytestmark = pytest.mark.slow
 Change = Callable[[Project], None]
 
 
-@pytest.fixture
-def project(tmp_path: Path, forks: Callable[..., str]) -> Project:
-    made = Project.make(tmp_path / "project")
-    made.runs = forks
-    return made
-
-
 def operator(old: str, new: str) -> Change:
     return lambda p: p.change(old, new)
 
