@@ -1,12 +1,23 @@
-"""A plan of runs that verify a candidate: which are made, on what, and what is told of them."""
+"""Runs that verify a candidate: which are made, what is told of them, and whether it does less where it is repeated."""
 
 from __future__ import annotations
 
+import ctypes
+import itertools
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from aot_tune.bench.protocol.measurement_records import Check
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_operators import make_operator
+
+from aot_tune.bench.protocol.measurement_records import Check, Policy
+from aot_tune.bench.worker.cpu_engine import CpuEngine
 from aot_tune.bench.worker.loaded_objects import LaunchError
-from aot_tune.bench.worker.verification import GARBAGE, Trial, TrialResult, verify
+from aot_tune.bench.worker.problem_state import ProblemState
+from aot_tune.bench.worker.verification import GARBAGE, FreshCalls, Trial, TrialResult, does_less, verify
 from aot_tune.spec import problem
 
 CHECK = Check(problem=problem(N=4))
@@ -76,3 +87,65 @@ def test_the_first_fault_ends_it_and_puts_its_tensors_back() -> None:
         assert (checked.status, checked.reason, bits) == (status, reason, {})
         assert checked.runs == (10.0,)
         assert attempt.restored == [ALIASED]
+
+
+CALL, LEAST = 10_000.0, 300.0
+COPY = make_operator(name="copy", extents="N", workload=(problem(N=4096),))
+
+
+def played(repeated: float, fresh: float, disturbances: Callable[[], float]) -> Callable[[bool], float]:
+    return lambda is_fresh: (fresh if is_fresh else repeated) + disturbances()
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10), st.randoms(use_true_random=False))
+def test_disturbances_of_most_calls_do_not_make_an_honest_one_suspicious(busy: int, random: object) -> None:
+    """Half of all calls and more take longer by up to three times; one pair that is not disturbed is enough."""
+    left = [*[3 * CALL] * busy, 0.0]
+    random.shuffle(left)  # type: ignore[attr-defined]
+    turns = itertools.chain(left, itertools.repeat(0.0))
+    assert does_less(played(CALL, 1.1 * CALL, lambda: next(turns)), CALL, LEAST) == ""
+
+
+@pytest.mark.parametrize("looks", [1, 3])
+def test_a_core_that_gets_slower_during_a_look_does_not_make_an_honest_call_suspicious(looks: int) -> None:
+    """The first repeated play of a look is at full speed, all that follow in it are not: as where a core is shared."""
+    plays, slow = 0, 0
+
+    def play(fresh: bool) -> float:
+        nonlocal plays
+        plays += 1
+        return CALL if plays == 1 or slow > looks else 1.5 * CALL
+
+    def pause(seconds: float) -> None:
+        nonlocal plays, slow
+        assert seconds < 0.5
+        plays, slow = 0, slow + 1
+
+    assert does_less(play, CALL, LEAST, pause) == ""
+    assert slow == looks + 1
+
+
+def test_one_that_does_a_third_of_the_work_when_repeated_is_suspicious_and_what_no_clock_can_tell_is_not() -> None:
+    disturbances = itertools.cycle((0.0, 0.2 * CALL, 0.4 * CALL))
+    said = does_less(played(CALL, 3 * CALL, lambda: next(disturbances)), CALL, LEAST)
+    assert said.startswith("takes 3.0 times as long when its outputs are missing")
+    assert does_less(played(100.0, 390.0, lambda: 0.0), 100.0, LEAST) == ""
+
+
+def test_no_place_of_what_a_fresh_call_copies_makes_an_honest_one_suspicious(tmp_path: Path) -> None:
+    """Copying from 16 bytes below the target's place in a page takes ten times as long. All such places come up."""
+    engine = CpuEngine(Policy(), 1 << 20)
+    calls = ProblemState(engine, COPY, Check(problem=COPY.workload[0]), tmp_path).at()
+    x, y = (calls.pieces[name] for name in ("x", "out"))
+
+    def honest() -> int:
+        ctypes.memmove(y.address, x.address, x.size)
+        return 0
+
+    honest()
+    held: list[object] = []
+    for number in range(512):  # with what is held, each begins 32 bytes further in a page than the one before, or 48
+        fresh = FreshCalls(engine, honest, calls, 500.0)
+        held += [fresh, x.storage.copy()] if number % 2 else [fresh]
+        assert does_less(fresh.play, 500.0, 300.0, lambda _seconds: None) == ""

@@ -1,4 +1,4 @@
-"""examples/cuda_packages: kernels of packages, unmodified, are read, compiled and linked."""
+"""CUDA examples: kernels of packages, unmodified, are read, compiled and linked; an author's sources compile."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from authors import rendered
 from nvcc_sources import MISSING
 from places import ROOT
 
@@ -52,3 +53,20 @@ def test_a_kernel_of_each_package_compiles_and_links(tmp_path: Path, name: str) 
     assert symbols.defined == {f"{made.symbol}_{function}" for function in ("launch", "workspace", "preload")}
     assert initialiser_count(data) <= 1 + (IOSTREAM in symbols.used)
     TOOLCHAIN.link_shared([tmp_path / "object.o"], tmp_path / "object.so")
+
+
+TEMPLATES = ROOT / "examples" / "cuda_author" / "templates"
+OPERATORS = sorted(p.name for p in TEMPLATES.iterdir())
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "generic"), [*((n, False) for n in OPERATORS), ("gemv", True)])
+def test_sources_compile(name: str, generic: bool, tmp_path: Path) -> None:
+    """For a kernel that is tuned; one that is generic is the same source with other macros."""
+    kernel = next(k for k in load_operator(TEMPLATES / name).kernels if k.generic == generic)
+    target = "cuda-ptx_80" if generic else "cuda-sm_90a"
+    _, made = rendered(TEMPLATES / name, kernel.name, target)
+    done = TOOLCHAIN.compile(made.source, target_by_name(target), tmp_path / "o.o", 120, made.compile)
+    assert done.status == "ok", first_error(done.log, made.lines)
+    assert done.resources["spill_bytes"] == 0
