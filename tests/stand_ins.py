@@ -1,4 +1,4 @@
-"""Stand-ins for libraries that come with a GPU: libcuda.so.1, libcublasLt.so.13, libamdhip64.so."""
+"""Stand-ins for libraries that come with a GPU: libcuda.so.1, libcublasLt.so.13, libcudnn.so.9, libamdhip64.so."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def _built(name: str, *flags: str) -> Path:
     return made
 
 
-def with_cublaslt(folder: Path, *flags: str) -> Path:
-    """A folder with cuBLASLt and the driver."""
-    build(folder, "libcublasLt.so.13", *flags)
+def with_cublaslt(folder: Path, *flags: str, library: str = "libcublasLt.so.13") -> Path:
+    """A folder with cuBLASLt, or another vendor's library, and the driver."""
+    build(folder, library, *flags)
     build(folder, "libcuda.so.1")
     return folder
 

@@ -146,7 +146,8 @@ def examination_lines(examination: Examination, *, verbose: bool) -> Iterator[st
         missing = f"not on PATH: `pip install {tool.name}`, or let pip build in isolation"
         yield f"{tool.name:<10} {f'{tool.version} at {tool.path}' if tool.path else missing}"
     for compiler in examination.compilers:
-        name = f"{compiler.backend}, whose calls g++ compiles" if compiler.backend == "cublaslt" else compiler.backend
+        calls = compiler.backend in toolchains() and toolchains()[compiler.backend].only_calls
+        name = f"{compiler.backend}, whose calls g++ compiles" if calls else compiler.backend
         yield f"compiler   {name}: {_compiler(compiler, verbose)}"
     yield from _gpu_lines(examination.gpus)
     yield f"targets    {', '.join(examination.targets) or 'none'}"

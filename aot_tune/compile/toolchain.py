@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, Literal, Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -112,14 +112,16 @@ def measured_code(source: str, digest: str, device: str) -> str:
 
 
 class Toolchain(ABC):
-    """A backend's compiler. A module of this folder offers one as its `TOOLCHAIN`. Nothing else names it.
+    """A backend's compiler. A module of this folder offers one, or several, as its `TOOLCHAIN`. Nothing else names it.
 
     Args:
         environ: variables that choose the compiler. By default, those of this process.
     """
 
-    name: ClassVar[str]
+    name: str
     """The backend that kernels name."""
+    only_calls = False
+    """Whether what it compiles calls a vendor's library, which has the code for the device."""
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self._environ = environ
@@ -292,11 +294,10 @@ def toolchains() -> Mapping[str, Toolchain]:
     by_name: dict[str, Toolchain] = {}
     for module in sorted(m.name for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")):
         offered = getattr(importlib.import_module(module), "TOOLCHAIN", None)
-        if offered is None:
-            continue
-        if not isinstance(offered, Toolchain):
-            raise ToolchainError(f"TOOLCHAIN of module {module} is not derived from Toolchain")
-        by_name[offered.name] = offered
+        for chain in offered if isinstance(offered, tuple) else (offered,) if offered is not None else ():
+            if not isinstance(chain, Toolchain):
+                raise ToolchainError(f"TOOLCHAIN of module {module} is not derived from Toolchain")
+            by_name[chain.name] = chain
     return by_name
 
 

@@ -1,6 +1,6 @@
-"""Calls of cuBLASLt. They are host code only, which the C++ compiler compiles for the targets of CUDA.
+"""Calls of vendors' libraries. They are host code only, which the C++ compiler compiles for the targets of CUDA.
 
-The library is not needed to compile or to link. An object finds it with dlopen when it is first called.
+A library is not needed to compile or to link. An object finds it with dlopen when it is first called.
 """
 
 from __future__ import annotations
@@ -14,21 +14,24 @@ import msgspec
 from aot_tune.compile.toolchain import NO_OPTIONS, Object, Toolchain, toolchain_for
 from aot_tune.spec import CompileOptions, Target
 
-__all__ = ["TOOLCHAIN", "CublasLtToolchain"]
+__all__ = ["TOOLCHAIN", "VENDORS", "VendorCalls"]
+
+VENDORS = "cublaslt", "cudnn"
+"""Libraries that kernels may call, by their backends."""
 
 
-_DEVICE = hashlib.sha256(b"cublaslt").hexdigest()
-"""A GPU runs the library's code. The digest of the source tells which of its algorithms that is."""
+class VendorCalls(Toolchain):
+    """The C++ compiler for the baseline CPU, with the targets of the CUDA compiler, for calls of the library `name`."""
 
+    only_calls = True
 
-class CublasLtToolchain(Toolchain):
-    """The C++ compiler for the baseline CPU, with the targets of the CUDA compiler."""
+    def __init__(self, name: str, environ: Mapping[str, str] | None = None) -> None:
+        super().__init__(environ)
+        self.name = name
 
-    name = "cublaslt"
-
-    def configured(self, environ: Mapping[str, str]) -> CublasLtToolchain:
+    def configured(self, environ: Mapping[str, str]) -> VendorCalls:
         """The same toolchain with the compiler that CXX of `environ` names."""
-        return CublasLtToolchain(dict(environ))
+        return VendorCalls(self.name, dict(environ))
 
     def targets(self) -> tuple[Target, ...]:
         """Those of the CUDA compiler."""
@@ -69,7 +72,8 @@ class CublasLtToolchain(Toolchain):
         del target
         cxx = self._cxx()
         compiled = cxx.compile(source, cxx.baselines()[0], out, timeout)
-        return msgspec.structs.replace(compiled, device=_DEVICE)
+        # A GPU runs the library's code. The digest of the source tells which of its algorithms that is.
+        return msgspec.structs.replace(compiled, device=hashlib.sha256(self.name.encode()).hexdigest())
 
     def link_shared(self, objects: Sequence[Path], out: Path, libraries: Sequence[str] = ()) -> None:  # noqa: ARG002
         """Link objects into a shared library for the benchmark."""
@@ -86,4 +90,4 @@ class CublasLtToolchain(Toolchain):
         return toolchain_for("nvcc", self._env())
 
 
-TOOLCHAIN = CublasLtToolchain()
+TOOLCHAIN = tuple(VendorCalls(name) for name in VENDORS)

@@ -53,7 +53,7 @@ FAMILIES = {
     "cuda": FamilyFacts(
         preloads=True,
         initialisers=1,
-        late=("libcuda.", "libcudart.", "libcublas", "libnvrtc", "libnvJitLink", "libnvidia-"),
+        late=("libcuda.", "libcudart.", "libcublas", "libcudnn", "libnvrtc", "libnvJitLink", "libnvidia-"),
         device="kDLCUDA",
         platform="CUDA",
     ),

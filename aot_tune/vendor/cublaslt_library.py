@@ -1,7 +1,7 @@
 """cuBLASLt through ctypes: only what is needed to list its algorithms for a product, with their attributes.
 
 Numbers are from cublasLt.h (wheels nvidia-cublas 13.10.0.20 and nvidia-cublas-cu12 12.9.3.13), which agree in them.
-`tests/unit/vendor/test_cublaslt_header.py` compares them with a header.
+`tests/unit/vendor/test_vendor_headers.py` compares them with a header.
 """
 
 from __future__ import annotations

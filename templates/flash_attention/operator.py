@@ -30,6 +30,7 @@ from aot_tune.spec import (
 
 from .cpu.cpu_kernels import CPU_KERNELS
 from .triton_kernels import TRITON_KERNELS
+from .vendor.vendor_kernels import CUDNN
 
 B, H, HK, M, N, D = dims("B H HK M N D")
 
@@ -315,5 +316,6 @@ operator = Operator(
         *CPU_KERNELS,
         Kernel("cuda_generic", "flash_attention/cuda_generic.cu.j2", backend="nvcc", generic=True),
         *TRITON_KERNELS,
+        CUDNN,
     ),
 )

@@ -15,7 +15,18 @@ from aot_tune.spec import Operator
 from aot_tune.spec.dtypes import DTYPES
 from aot_tune.support.errors import AotTuneError
 
-__all__ = ["HOST", "Arguments", "DLTensor", "LaunchError", "Linked", "LoadError", "Loaded", "empty_call", "load"]
+__all__ = [
+    "HOST",
+    "Arguments",
+    "DLTensor",
+    "LaunchError",
+    "Linked",
+    "LoadError",
+    "Loaded",
+    "RefusedError",
+    "empty_call",
+    "load",
+]
 
 HOST = (1, 0)
 """DLPack's type and number of the host: kDLCPU."""
@@ -33,6 +44,8 @@ _REFUSES = (
     "argument that gets it, such as a negative stride)"
 )
 """What AOT_TUNE_UNAVAILABLE means."""
+_NOTE = 256
+"""Bytes for a candidate's note."""
 _EXPLAINED = 1 << 16
 """Bytes for what a library says of a call. The name of the variant comes long before the end."""
 
@@ -55,6 +68,10 @@ class LoadError(AotTuneError):
 
 class LaunchError(AotTuneError):
     """A candidate's function returned an error."""
+
+
+class RefusedError(LaunchError):
+    """A candidate's function returned AOT_TUNE_UNAVAILABLE: in a library the next variant serves the call."""
 
 
 class _Device(ctypes.Structure):
@@ -169,13 +186,23 @@ class Loaded:
         """Bytes of workspace that a call asks for.
 
         Raises:
-            LaunchError: when the function returns an error.
+            RefusedError: when the candidate cannot serve the call.
+            LaunchError: when the function returns another error.
         """
         size = ctypes.c_size_t(0)
         code = self._workspace(*arguments.call, ctypes.byref(size))
         if code != 0:
-            raise LaunchError(self.failure("_workspace", code))
+            raise (RefusedError if code == _REFUSED else LaunchError)(self.failure("_workspace", code))
         return size.value
+
+    def note(self, arguments: Arguments) -> str:
+        """What the candidate says of a call, such as a vendor's library and its version. Empty if it says nothing."""
+        function = getattr(self._library, f"{self.symbol}_note", None)
+        if function is None:
+            return ""
+        text = ctypes.create_string_buffer(_NOTE)
+        function(*arguments.call, text, ctypes.c_size_t(_NOTE))
+        return text.value.decode(errors="replace")
 
     def failure(self, function: str, code: int) -> str:
         """The text for a code other than 0 from one of its functions (`_workspace` or `_launch`)."""

@@ -23,7 +23,7 @@ import numpy as np
 from aot_tune.bench.protocol.measurement_records import Check, Status
 from aot_tune.bench.protocol.messages import Checked
 from aot_tune.bench.worker.engine import Arena, Call, CallSet, Engine, Placement, Undo, exchangeable
-from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded
+from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, RefusedError
 from aot_tune.bench.worker.problem_state import ProblemState
 from aot_tune.bench.worker.process_state import arithmetic_change, arithmetic_now
 from aot_tune.spec.calls import aliases_on
@@ -151,6 +151,7 @@ def verify(
 
     Raises:
         WorkspaceError: when the candidate wants too much.
+        RefusedError: when it cannot serve the problem.
     """
     runs: list[float] = []
     worst, bitwise = 0.0, None
@@ -167,6 +168,9 @@ def verify(
         try:
             earlier, second = ({}, False) if trial.aliases else (bits, len(runs) == 1)
             judged = attempt.make(trial, GARBAGE[second], earlier, renewed=renewed and not runs)
+        except RefusedError:
+            attempt.restore(trial)
+            raise
         except LaunchError as failure:
             return ended("failed", f"{failure.what} ({check.place}{trial.beside})")
         worst = max(worst, judged.error)

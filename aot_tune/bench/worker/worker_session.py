@@ -22,7 +22,7 @@ from aot_tune.bench.worker import sandbox
 from aot_tune.bench.worker.comparison import SurveyedResults
 from aot_tune.bench.worker.engine import CallSet, Engine, FaultError, Turns, UnusableError
 from aot_tune.bench.worker.inputs import call_of
-from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, LoadError, load
+from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, LoadError, RefusedError, load
 from aot_tune.bench.worker.problem_state import ProblemState
 from aot_tune.bench.worker.process_state import restore_arithmetic
 from aot_tune.bench.worker.verification import (
@@ -321,6 +321,7 @@ class WorkerSession:
         loaded = self._loaded[request.handle]
         self._warm(request.keys, request.quick)
         worst, bitwise, checked = 0.0, None, messages.Checked(status="ok")
+        refused: list[str] = []
         for key in request.keys:
             state = self._state(key)
             try:
@@ -334,12 +335,17 @@ class WorkerSession:
                     )
             except WorkspaceError as error:
                 return messages.Checked(status="skipped", reason=str(error))
+            except RefusedError as error:
+                refused.append(error.what)
+                continue
             if len(request.keys) == 1:
                 self._accept(request.handle, key, checked.runs, bits)
             worst = max(worst, checked.error)
             bitwise = checked.bitwise if bitwise is None else bitwise and checked.bitwise is not False
             if checked.status != "ok":
                 break
+        if len(refused) == len(request.keys):  # of one problem that is no fault: the next variant serves it
+            return messages.Checked(status="failed" if len(refused) > 1 else "skipped", reason=refused[0])
         return msgspec.structs.replace(checked, error=worst, bitwise=bitwise)
 
     def _accept(self, handle: str, key: str, runs: tuple[float, ...], bits: Bits) -> None:
@@ -458,7 +464,8 @@ class WorkerSession:
             return taken
         state, bits = self._state(request.key), self._accepted.get(key, {})
         less, fault = self._look_after(ready, state, bits, taken.samples[0], tested=taken.status == "ok")
-        return _told(taken, fault and f"{fault} (after a race)", less)
+        noted = msgspec.structs.replace(taken, reason=ready.caller.loaded.note(ready.calls.arguments))
+        return _told(noted if taken.status == "ok" else taken, fault and f"{fault} (after a race)", less)
 
 
 def _progress(place: str) -> messages.Place:

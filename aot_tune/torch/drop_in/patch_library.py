@@ -18,8 +18,8 @@ __all__ = ["ALL_ROWS", "ASKED", "DTYPES", "OPERATORS", "PatchLibrary", "RowRange
 _STEPS = tuple(1 << n for n in range(13))
 """Row counts that a library is asked about. Any other count is treated like the next lower one."""
 
-_VENDOR = "cublaslt"
-"""Kernels of the vendor's library begin with this. Where they were not measured, torch would call the same library."""
+_VENDOR = ("cublaslt", "cudnn")
+"""Kernels of vendors' libraries begin with these. Where they were not measured, torch would call the same library."""
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """What the bundled operators do."""

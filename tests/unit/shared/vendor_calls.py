@@ -1,8 +1,8 @@
-"""Kernels that call cuBLASLt, compiled for the host and called beside a stand-in for it, in processes of their own.
+"""Kernels that call vendors' libraries, compiled for the host and called beside stand-ins, in processes of their own.
 
-A call has `dims`, and may have `present`, `attributes`, `strides` by tensor, tensors that are `shifted` by an element,
-`room`, `stream`, `device`, and may `preload` first; or it is {"set": [name, value]} for the stand-in. Its answer says
-what came of each function, what the library was asked for, and whether the output was touched.
+A call has `dims`, and may have `present`, `attributes`, `scalars`, `strides` by tensor, tensors that are `shifted` by
+an element, `room`, `stream`, `device`, and may `preload` first; or it is {"set": [name, value]} for the stand-in. Its
+answer says what came of each function, what the library was asked for, and whether the output was touched.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from forked import answer
 from host_compiler import CUDA, shared_object
 
 from aot_tune.compile.toolchain import target_by_name, toolchain_for
+from aot_tune.compile.vendor_calls import VENDORS
 from aot_tune.render import Rendered, Renderer, candidate_for
 from aot_tune.spec import ConfigValue, Operator, row_major
 from aot_tune.spec.load_operators import bundled_templates, load_operator
@@ -41,8 +42,8 @@ class OnHost:
 
     def __init__(self, folder: Path, rendered: Rendered) -> None:
         self.rendered, self.operator = rendered, bundled_templates() / rendered.candidate.operator
-        if rendered.candidate.backend == "cublaslt":
-            toolchain = toolchain_for("cublaslt")
+        if rendered.candidate.backend in VENDORS:
+            toolchain = toolchain_for(rendered.candidate.backend)
             outcome = toolchain.compile(rendered.source, HOPPER, folder / "candidate.o", 120.0)
             assert (outcome.status, outcome.log) == ("ok", "")
             self.program = folder / "candidate.so"
@@ -58,7 +59,7 @@ class OnHost:
             "symbol": self.rendered.symbol,
             "operator": str(self.operator),
             "dtype": self.rendered.candidate.dtypes["T"],
-            "libraries": [str(libraries / n) for n in ("libcublasLt.so.13", "libcuda.so.1")] if libraries else [],
+            "libraries": sorted(map(str, libraries.iterdir()) if libraries else (), key=lambda p: "libcuda" in p),
             "calls": calls,
         }
         found: list[Any] = answer("from vendor_calls import *", "answers(given)", given)
@@ -73,6 +74,7 @@ class _Called:
 
     def __init__(self, operator: Operator, dtype: str, one: Call) -> None:
         self._operator, self._tensors, self._memory = operator, dict[str, Any](), dict[str, Any]()
+        self._scalars = [one.get("scalars", {}).get(s.name, s.default) for s in operator.scalars]
         self._attributes = {a.name: one.get("attributes", {}).get(a.name, a.choices[0]) for a in operator.attributes}
         code = {"f32": (2, 32), "f16": (2, 16), "bf16": (4, 16)}[dtype]
         for tensor in operator.tensors:
@@ -91,7 +93,8 @@ class _Called:
         """As the functions of a candidate take them."""
         tensors = [self._tensors.get(t.name) for t in self._operator.tensors]
         chosen = [a.choices.index(self._attributes[a.name]) for a in self._operator.attributes]
-        return [*(None if t is None else ctypes.byref(t) for t in tensors), *chosen]
+        scalars = [ctypes.c_float(value) for value in self._scalars]
+        return [*(None if t is None else ctypes.byref(t) for t in tensors), *scalars, *chosen]
 
     def touched(self) -> bool:
         """Whether any of the output was written."""
@@ -138,6 +141,7 @@ def answers(given: dict[str, Any]) -> list[dict[str, Any]]:
         told = preloaded | _run(functions, called, one) | {"touched": called.touched()}
         if stub is not None:
             told["log"] = stub.stub_log().decode().splitlines()
+            told["live"] = stub.stub_live() if hasattr(stub, "stub_live") else 0
             stub.stub_clear()
         found.append(told)
     return found
