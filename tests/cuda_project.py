@@ -38,27 +38,12 @@ include("{root}/cmake/aot_tune_add_library.cmake")
 aot_tune_add_library(my_ops PREFIX mine MODULE ops TEMPLATES {templates} OPERATORS {operators} {database})
 """
 
-# A tensor that says it is on a GPU: numpy's own capsule with another device in it.
-FAKE = """
-import ctypes
+FAKE = f"""
+import ctypes, sys
 import numpy as np
 import ops
-
-pointer = ctypes.pythonapi.PyCapsule_GetPointer
-pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-
-class OnGpu:
-    def __init__(self, array, device=0):
-        self.array, self.device = array, device
-        self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
-    def __dlpack_device__(self):
-        return 2, self.device
-    def __dlpack__(self, **_):
-        capsule = self.array.__dlpack__(max_version=(1, 0))
-        place = pointer(capsule, b"dltensor_versioned") + 40  # behind version, context, deleter, flags and data
-        ctypes.c_int32.from_address(place).value = 2
-        ctypes.c_int32.from_address(place + 4).value = self.device
-        return capsule
+sys.path.append({str(ROOT / "tests" / "unit" / "shared")!r})
+from dltensors import OnDevice
 
 def fails(call):
     try:

@@ -83,7 +83,7 @@ def test_what_fills_in_is_linked_without_measurements_and_told_of(replayed: Made
 def test_the_vendors_library_is_not_needed_to_load(replayed: Made) -> None:
     assert not [n for n in replayed.needed() if n.startswith(("libcublas", "libcuda"))]
     said = replayed.run(
-        FAKE + "fails(lambda: ops.gemm(OnGpu(x), OnGpu(x.T.copy()), out=OnGpu(np.zeros((4, 4), 'f4'))))"
+        FAKE + "fails(lambda: ops.gemm(OnDevice(x), OnDevice(x.T.copy()), out=OnDevice(np.zeros((4, 4), 'f4'))))"
     )
     assert "there is no CUDA driver here" in said
 

@@ -59,7 +59,7 @@ def test_without_device_and_record_the_generic_variants_serve_and_that_is_said(g
 
 
 def test_a_call_on_a_gpu_says_what_to_do(generic: Made) -> None:
-    said = generic.run(FAKE + "fails(lambda: ops.twice(OnGpu(x), y=OnGpu(x.copy())))")
+    said = generic.run(FAKE + "fails(lambda: ops.twice(OnDevice(x), y=OnDevice(x.copy())))")
     assert said.startswith("CallError")
     assert "cuda:0: there is no CUDA driver here" in said
     assert "install NVIDIA's driver" in said

@@ -84,25 +84,13 @@ CALLS = """
 stub = ctypes.CDLL("libamdhip64.so")
 stub.stub_log.restype = ctypes.c_char_p
 
-class OnRocm(OnGpu):
-    code = None
-    def __dlpack_device__(self):
-        return 10, self.device
-    def __dlpack__(self, **_):
-        capsule = super().__dlpack__()
-        place = pointer(capsule, b"dltensor_versioned") + 40  # behind version, context, deleter, flags and data
-        ctypes.c_int32.from_address(place).value = 10
-        if self.code is not None:
-            ctypes.c_uint8.from_address(place + 12).value = self.code
-        return capsule
-
-class AsBf16(OnRocm):
-    code = 4
+def on(array, device=0, code=2):
+    return OnDevice(array, (10, device), code)
 
 def bf16(rows, columns, device=0):
     whole = np.zeros(rows * columns + 64, np.float16)
     start = -whole.ctypes.data % 64 // 2
-    return AsBf16(whole[start:start + rows * columns].reshape(rows, columns), device)
+    return on(whole[start:start + rows * columns].reshape(rows, columns), device, 4)
 
 def launched(call):
     before = len(stub.stub_log())
@@ -111,7 +99,7 @@ def launched(call):
     print("; ".join(s for s in said if s.startswith(("load", "rms_norm", "swiglu"))))
 
 def norm(rows, columns, device=0):
-    weight = AsBf16(bf16(1, columns).array[0], device)
+    weight = on(bf16(1, columns).array[0], device, 4)
     x, out = bf16(rows, columns, device), bf16(rows, columns, device)
     launched(lambda: ops.rms_norm(x, weight, eps=1e-5, out=out, stream=7))
 """
@@ -134,12 +122,12 @@ def test_a_device_gets_the_code_of_its_architecture(calls: Callable[[str], list[
         """
 for device in (0, 0, 1):
     norm(64, 100, device)
-x, out = OnRocm(np.zeros((3, 8), np.float32)), OnRocm(np.zeros((3, 8), np.float32))
+x, out = on(np.zeros((3, 8), np.float32)), on(np.zeros((3, 8), np.float32))
 launched(lambda: ops.swiglu(x, x, out=out))
 launched(lambda: ops.preload("rocm:1"))
 fails(lambda: norm(64, 100, 2))
 fails(lambda: ops.rms_norm(x, x, out=out))
-fails(lambda: ops.rms_norm(OnGpu(x.array), OnGpu(x.array[0]), out=OnGpu(out.array)))
+fails(lambda: ops.rms_norm(OnDevice(x.array), OnDevice(x.array[0]), out=OnDevice(out.array)))
 print(ops.explain("rms_norm", R=1, D=8, T="f32", device="rocm:1")["target"])
 """
     )

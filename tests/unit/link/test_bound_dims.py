@@ -7,7 +7,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from linked_cuda import OnDevice
+from dltensors import OnDevice
 
 
 def zeros(*shape: int, dtype: str = "f4") -> np.ndarray:

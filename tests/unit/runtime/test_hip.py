@@ -15,7 +15,7 @@ import linked
 import linked_hip
 import numpy as np
 import pytest
-from linked_cuda import OnDevice
+from dltensors import OnDevice
 from linked_hip import call
 from stand_ins import build
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
+import numpy as np
+
 BF16, F32, F64 = (4, 16), (2, 32), (2, 64)
 
 
@@ -63,3 +65,42 @@ class Given:
 
     def __repr__(self) -> str:
         return self.text
+
+
+class _Managed(ctypes.Structure):
+    """DLPack's DLManagedTensorVersioned."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint32 * 2),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", Tensor),
+    )
+
+
+class OnDevice:
+    """Host memory that says it is on a device, through __dlpack__ alone; `streams` is what it was asked for."""
+
+    def __init__(self, array: np.ndarray, device: tuple[int, int] = (2, 0), code: int = 2) -> None:
+        self.array, self.device, self.streams = array, device, []  # type: ignore[var-annotated]
+        strides = [s // array.itemsize for s in array.strides]
+        made = tensor_of(array.ctypes.data, device, array.shape, strides, (code, array.itemsize * 8))
+        self.managed = _Managed((1, 0), None, None, 0, made)
+        self.shape, self.strides = made.kept
+
+    @property
+    def tensor(self) -> Tensor:
+        """What is handed out."""
+        found: Tensor = self.managed.tensor
+        return found
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] = (1, 0)) -> object:
+        del max_version
+        self.streams.append(stream)
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+        return make(ctypes.addressof(self.managed), b"dltensor_versioned", None)

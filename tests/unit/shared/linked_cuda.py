@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import dltensors
 import linked
 import msgspec
 import numpy as np
 from compiled import PRELUDE
+from dltensors import OnDevice
 from stand_ins import StandIn, build
 
 from aot_tune.compile.toolchain import toolchain_for
@@ -185,45 +184,6 @@ def call(module: ModuleType, n: int, device: int, **more: object) -> float:
     out = np.zeros(n, np.float32)
     module.scale(OnDevice(np.zeros(n, np.float32), (2, device)), out=OnDevice(out, (2, device)), **more)
     return float(out[0])
-
-
-class _Managed(ctypes.Structure):
-    """DLPack's DLManagedTensorVersioned."""
-
-    _fields_ = (
-        ("version", ctypes.c_uint32 * 2),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-        ("tensor", dltensors.Tensor),
-    )
-
-
-class OnDevice:
-    """Host memory that says it is on a device, through __dlpack__ alone; `streams` is what it was asked for."""
-
-    def __init__(self, array: np.ndarray, device: tuple[int, int] = (2, 0), code: int = 2) -> None:
-        self.array, self.device, self.streams = array, device, []  # type: ignore[var-annotated]
-        strides = [s // array.itemsize for s in array.strides]
-        made = dltensors.tensor_of(array.ctypes.data, device, array.shape, strides, (code, array.itemsize * 8))
-        self.managed = _Managed((1, 0), None, None, 0, made)
-        self.shape, self.strides = made.kept
-
-    @property
-    def tensor(self) -> dltensors.Tensor:
-        """What is handed out."""
-        found: dltensors.Tensor = self.managed.tensor
-        return found
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.device
-
-    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] = (1, 0)) -> object:
-        del max_version
-        self.streams.append(stream)
-        make = ctypes.pythonapi.PyCapsule_New
-        make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-        return make(ctypes.addressof(self.managed), b"dltensor_versioned", None)
 
 
 def driver_of(module: Path) -> StandIn:

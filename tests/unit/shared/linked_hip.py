@@ -8,7 +8,8 @@ from typing import Any
 
 import linked
 import numpy as np
-from linked_cuda import N, OnDevice, host_variant, operator, stand_in_variant
+from dltensors import OnDevice
+from linked_cuda import N, host_variant, operator, stand_in_variant
 from stand_ins import build
 
 from aot_tune.compile import target_by_name

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from linked_cuda import OnDevice
+from dltensors import OnDevice
 
 
 @pytest.fixture

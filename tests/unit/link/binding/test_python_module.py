@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from dltensors import OnDevice
 from hypothesis import given
 from hypothesis import strategies as st
-from linked_cuda import OnDevice
 from tensors import Array, Old, Wrapped
 from torch._subclasses.fake_tensor import FakeTensorMode
 

@@ -12,7 +12,8 @@ import forked
 import linked
 import numpy as np
 import pytest
-from linked_cuda import OnDevice, call, driver_of
+from dltensors import OnDevice
+from linked_cuda import call, driver_of
 from stand_ins import StandIn
 
 
