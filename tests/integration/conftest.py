@@ -129,7 +129,7 @@ def builder_in(folder: Path, compiler: Compiler, out: Path) -> Builder:
         "CXX": str(compiler.path),
     }
     jaxlib = importlib.util.find_spec("jaxlib")
-    if jaxlib is not None and jaxlib.origin is not None:  # for test_jax_bundled; isolated builds see none
+    if jaxlib is not None and jaxlib.origin is not None:  # for test_jax; isolated builds see none
         env["AOT_TUNE_XLA_FFI"] = str(Path(jaxlib.origin).parent / "include")
     return Builder(folder / "house", out, env)
 

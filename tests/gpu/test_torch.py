@@ -1,4 +1,4 @@
-"""The bundled operators under torch.ops on a GPU: streams, CUDA graphs, compiled graphs, several GPUs, profiles."""
+"""The bundled operators under torch on a GPU: torch.ops (streams, graphs, several GPUs, profiles), patched models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from environments import environment, run
 
-SCRIPT = Path(__file__).with_name("torch_scenarios.py")
+HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
@@ -23,4 +23,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("scenario", ["values", "side_stream", "graph", "compiled", "profiled"])
 def test_on_the_gpu(library: Any, cache: Path, scenario: str, way: str) -> None:
     given = environment(PYTHONPATH=library.import_path, AOT_TUNE_CACHE_DIR=str(cache), CXX=os.environ.get("CXX", "g++"))
-    run([sys.executable, "-B", SCRIPT, scenario, library.module, way], env=given, timeout=300)
+    argv = [sys.executable, "-B", HERE / "torch_scenarios.py", scenario, library.module, way]
+    run(argv, env=given, timeout=300)
+
+
+@pytest.mark.parametrize("scenario", ["models", "compiled", "moved"])
+def test_patched_on_the_gpu(library: Any, scenario: str) -> None:
+    given = environment(PYTHONPATH=library.import_path)
+    argv = [sys.executable, "-B", HERE / "patch_scenarios.py", scenario, library.module]
+    run(argv, env=given, timeout=300)

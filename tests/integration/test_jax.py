@@ -1,4 +1,7 @@
-"""A user's operators under jax.jit, from a library that CMake was asked for handlers; scenarios: tests/jax_own.py."""
+"""Operators under jax.jit: those of the wheel, and a user's own, from a library that CMake was asked for handlers.
+
+Scenarios are in tests/jax_bundled.py and tests/jax_own.py.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,11 @@ from jax_processes import ON_CPU, run_scenarios
 from project import Project
 from torch_library import NAME, own_module
 
-SCRIPT = ROOT / "tests" / "jax_own.py"
-SCENARIOS = re.findall(r"^def (\w+)\(ops: JaxOperators, module: Any\)", SCRIPT.read_text(), re.MULTILINE)
+SCRIPTS = {name: ROOT / "tests" / f"jax_{name}.py" for name in ("bundled", "own")}
+SCENARIOS = {
+    name: re.findall(r"^def (\w+)\(ops: JaxOperators, module: Any\)", script.read_text(), re.MULTILINE)
+    for name, script in SCRIPTS.items()
+}
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="there is no jax")
 
@@ -26,17 +32,21 @@ def module(once: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def outcomes(module: Path) -> dict[str, str]:
-    return run_scenarios(SCRIPT, module, **ON_CPU)
+def outcomes(request: pytest.FixtureRequest) -> dict[str, str]:
+    """What the scenarios of a script came to."""
+    made = request.getfixturevalue("module") if request.param == "own" else request.getfixturevalue("ops").__file__
+    found = run_scenarios(SCRIPTS[request.param], Path(str(made)), **ON_CPU)
+    assert sorted(found) == sorted(SCENARIOS[request.param])
+    return found
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize(
+    ("outcomes", "scenario"),
+    [(script, scenario) for script, scenarios in SCENARIOS.items() for scenario in scenarios],
+    indirect=["outcomes"],
+)
 def test_on_the_cpu(outcomes: dict[str, str], scenario: str) -> None:
     assert outcomes[scenario] == "", outcomes[scenario]
-
-
-def test_every_scenario_ran(outcomes: dict[str, str]) -> None:
-    assert sorted(outcomes) == sorted(SCENARIOS)
 
 
 def test_nothing_of_xla_is_needed(module: Path) -> None:
