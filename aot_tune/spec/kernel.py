@@ -109,7 +109,7 @@ class Kernel:
     Args:
         name: unique within the operator.
         template: path below a template root; empty for a function.
-        backend: the toolchain module that compiles it: `cxx`, `nvcc`, `cublaslt`, `triton`. By default, the suffix of
+        backend: the toolchain that compiles it: `cxx`, `nvcc`, `cublaslt`, `cudnn`, `triton`. By default, the suffix of
             the file decides.
         dtypes: choices of the operator's dtype variables that it serves, one candidate each. By default, all.
         parameters: the parameter space. Without parameters there is one config.

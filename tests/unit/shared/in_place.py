@@ -66,8 +66,10 @@ SOURCE = (
     PRELUDE
     + r"""
 #include <cmath>
+#include <cstdio>
 #define ARGS const DLTensor *x, const DLTensor *state, const DLTensor *out, const DLTensor *total
-enum { GOOD, IDLE, TWICE, LATE, GAP, UNSTEADY, LATER, MEMO, HIDES, MUTATES, PAST_END, PAST_WORKSPACE, REFUSES, SPOILS };
+enum { GOOD, IDLE, TWICE, LATE, GAP, UNSTEADY, LATER, MEMO, HIDES, MUTATES, PAST_END, PAST_WORKSPACE, REFUSES };
+enum { SPOILS = REFUSES + 1, DECLINES };
 static int calls = 0;
 static float& at(const DLTensor* t, int64_t i, int64_t j) {
     return static_cast<float*>(t->data)[i * t->strides[0] + (t->ndim > 1 ? j * t->strides[1] : 0)];
@@ -91,7 +93,13 @@ static bool remembered(const DLTensor* x, const DLTensor* state) {
     return same;
 }
 EXPORT int candidate_preload() { return BODY == REFUSES ? 3 : 0; }
-EXPORT int candidate_workspace(ARGS, size_t* size) { return *size = BODY == PAST_WORKSPACE ? 1000 : 0, 0; }
+EXPORT int candidate_workspace(ARGS, size_t* size) {
+    *size = BODY == PAST_WORKSPACE ? 1000 : 0;
+    return BODY == DECLINES && x->shape[0] > 14 ? -100 : 0;
+}
+EXPORT int candidate_note(ARGS, char* text, size_t size) {
+    return std::snprintf(text, size, BODY == DECLINES ? "version 7" : "") < 0;
+}
 EXPORT int candidate_launch(ARGS, void* workspace, size_t size, void*) {
     ++calls;
     if (BODY == SPOILS) return 700;

@@ -59,6 +59,24 @@ def test_a_candidate_whose_preload_fails_is_a_failure(bed: Bed, build: Any) -> N
     assert refused.reason == "candidate_preload returned 3"
 
 
+def test_what_a_candidate_declines_is_left_to_others_and_only_all_of_it_is_a_failure(bed: Bed, build: Any) -> None:
+    served, declined, too = (bed.name(problem(R=r, D=37)) for r in (13, 15, 16))
+    bed.load(build("DECLINES"))
+    assert bed.verify(declined).status == "skipped"
+    assert bed.ask(messages.Verify(handle="one", keys=(served, declined))).status == "ok"
+    refused = bed.ask(messages.Verify(handle="one", keys=(declined, too)))
+    assert refused.status == "failed"
+    assert refused.reason.startswith("candidate_workspace returned -100 (it cannot serve this call")
+
+
+def test_what_a_candidate_says_of_itself_is_beside_its_time(bed: Bed, build: Any) -> None:
+    key = bed.name(SMALL)
+    bed.load(build("DECLINES"))
+    assert bed.verify(key).status == "ok"
+    raced = bed.ask(messages.Turn(handle="one", key=key, calls=1, warm=1, fresh=True))
+    assert (raced.status, raced.reason) == ("ok", "version 7")
+
+
 def test_a_fault_of_the_device_is_the_last_word(bed: Bed, build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     broken: list[FaultError] = []
 
