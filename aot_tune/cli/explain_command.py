@@ -19,7 +19,7 @@ __all__ = ["OWN_LIBRARY", "Explanation", "add_explain", "json_text"]
 
 
 _TOLD = (
-    *("operator", "device", "threads", "processors", "table", "tuned", "nearest", "override"),
+    *("operator", "device", "threads", "processors", "table", "tuned", "regime", "nearest", "override"),
     *("variant", "kernel", "target", "object", "workspace", "note", "why"),
 )
 
@@ -57,6 +57,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     processors: str = ""
     table: str = ""
     tuned: bool | None = None
+    regime: str = ""
     nearest: str = ""
     override: str = ""
     variant: str = ""

@@ -7,7 +7,7 @@ from aot_tune.link.library_records import (
     ExpectedTime,
     LibrarySpec,
     OperatorTable,
-    SeenCalls,
+    RegimeCalls,
     TargetTable,
 )
 from aot_tune.link.manifest import check_against_manifest
@@ -17,7 +17,7 @@ __all__ = [
     "Generated",
     "LibrarySpec",
     "OperatorTable",
-    "SeenCalls",
+    "RegimeCalls",
     "TargetTable",
     "check_against_manifest",
     "generate",

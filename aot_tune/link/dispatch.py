@@ -16,7 +16,7 @@ from aot_tune.link.library_records import (
     ExpectedTime,
     LibrarySpec,
     OperatorTable,
-    SeenCalls,
+    RegimeCalls,
     TargetTable,
     family_facts,
     family_of,
@@ -27,6 +27,7 @@ from aot_tune.render.template_functions import parameters, scalar_type
 from aot_tune.select import Term, Tree
 from aot_tune.spec import Expr, Operator, dtype_index
 from aot_tune.spec.calls import BoundDim, bound_dims
+from aot_tune.spec.regimes import OTHER, regimes_of
 from aot_tune.spec.targets import TILES_LEVEL
 
 __all__ = ["render_dispatch"]
@@ -74,8 +75,10 @@ def _fact_printer(op: Operator) -> Callable[[str], str]:
 def _decisions(table: OperatorTable) -> list[str]:
     """What the tables of an operator's targets consist of: the rows that were measured, and expected times."""
     fact = _fact_printer(table.operator)
-    parts = [render_rows(table.operator, i, target) for i, target in enumerate(table.tables)]
-    parts += [_expected(i, target, fact) for i, target in enumerate(table.tables) if target.expected]
+    parts = [_regimes(table.operator, fact)] if any(target.regimes for target in table.tables) else []
+    parts += [_regime_rows(table.operator, i, target, fact) for i, target in enumerate(table.tables) if target.regimes]
+    parts += [render_rows(table.operator, i, target) for i, target in enumerate(table.tables)]
+    parts += [_expected(table.operator, i, target, fact) for i, target in enumerate(table.tables) if target.expected]
     return list(filter(None, parts))
 
 
@@ -120,16 +123,16 @@ def _all_guards(table: OperatorTable) -> dict[int, tuple[Expr, ...]]:
 def _expected_fields(index: int, target: TargetTable) -> list[str]:
     """What the row of a target's table has of expected times."""
     if not target.expected:
-        return ["nullptr", "0", "nullptr", "nullptr"]
-    return [f"kExpected_{index}", str(len(target.expected)), f"kind_{index}", f"terms_{index}"]
+        return ["nullptr", "0", "nullptr"]
+    return [f"kExpected_{index}", str(len(target.expected)), f"terms_{index}"]
 
 
-def _expected(index: int, target: TargetTable, fact: Fact) -> str:
+def _expected(operator: Operator, index: int, target: TargetTable, fact: Fact) -> str:
     """The expected times of a target's variants. `fact` prints a fact of the call `c`."""
     shared = _shared_terms(target.expected)
     parts = [_terms_of_table(index, target, shared, fact)]
     parts += [_of_variant(f"{index}_{i}", expectation, shared, fact) for i, expectation in enumerate(target.expected)]
-    return "\n\n".join([*parts, _table(index, target, fact)])
+    return "\n\n".join([*parts, _table(operator, index, target)])
 
 
 def _shared_terms(expected: tuple[ExpectedTime, ...]) -> dict[int, int]:
@@ -196,25 +199,54 @@ def _of_variant(name: str, expectation: ExpectedTime, shared: Mapping[int, int],
     )
 
 
-def _table(index: int, target: TargetTable, fact: Fact) -> str:
-    kinds = list(dict.fromkeys(expected.facts for expected in target.expected))
-    lines = ["// Which of the kinds that variants are kept for a call is of.", f"int kind_{index}(const Call& c) {{"]
-    lines.append("  (void)c;")
+def _table(operator: Operator, index: int, target: TargetTable) -> str:
+    kinds, names = _kinds(target), _names(operator)
+    lines = [f"const ExpectedInfo<Own> kExpected_{index}[] = {{"]
+    for number, expected in enumerate(target.expected):
+        bits = sum(1 << place for place, name in enumerate(names) if name in expected.regimes)
+        row = [kinds.index(expected.facts), hex(bits), expected.variant, str(expected.vendor).lower()]
+        row += [expected.model.error, f"within_{index}_{number}", f"expected_{index}_{number}"]
+        lines.append(f"    {braced(row)},")
+    return "\n".join([*lines, "};"])
+
+
+def _names(operator: Operator) -> list[str]:
+    """The names of an operator's regimes, by number. Calls that meet the conditions of none are of the last."""
+    return [*(name for name, _ in regimes_of(operator)), OTHER]
+
+
+def _kinds(target: TargetTable) -> list[tuple[tuple[str, int], ...]]:
+    """The kinds of calls of a target's table, by number."""
+    return list(dict.fromkeys([*(c.facts for c in target.regimes), *(e.facts for e in target.expected)]))
+
+
+def _regimes(operator: Operator, fact: Fact) -> str:
+    lines = ["// The number of a call's regime.", "int regime_of(const Call& c) {", "  (void)c;"]
+    for number, (_, conditions) in enumerate(regimes_of(operator)):
+        tests = " && ".join(f"({condition.cpp(fact)}) != 0" for condition in conditions)
+        lines.append(f"  if ({tests}) return {number};")
+    return "\n".join([*lines, f"  return {len(regimes_of(operator))};", "}"])
+
+
+def _regime_rows(operator: Operator, index: int, target: TargetTable, fact: Fact) -> str:
+    """What is known of the calls of each kind and regime, and how those are decided that nobody measured."""
+    kinds, names = _kinds(target), _names(operator)
+    known = {(calls.facts, calls.regime): calls for calls in target.regimes}
+    every = [known.get((kind, name), RegimeCalls(facts=kind, regime=name)) for kind in kinds for name in names]
+    lines = [f"constexpr Span kSpans_{index}[] = {{"]
+    lines += [f"    {', '.join(_span(operator, name, calls) for name in _own_facts(operator))}," for calls in every]
+    lines += ["};", f"constexpr RegimeInfo kRegimes_{index}[] = {{"]
+    for number, calls in enumerate(every):
+        rule, judged = calls.rule, calls.rule.judged
+        name = c_string(calls.regime if len(names) > 1 else "")
+        row = [name, number // len(names), number % len(names), f"RegimeInfo::k{rule.by.capitalize()}", rule.caution]
+        row += [len(judged.regret), round(1000 * judged.mean), round(1000 * judged.percentile(0.95))]
+        lines.append(f"    {braced(row)},")
+    lines += ["};", "// The row of a call's kind and regime, or -1.", f"int regime_{index}(const Call& c) {{"]
     for number, facts in enumerate(kinds):
         tests = " && ".join(f"{fact(name)} == {value}" for name, value in facts) or "true"
-        lines.append(f"  if ({tests}) return {number};")
-    lines += [
-        "  return -1;",
-        "}",
-        "",
-        f"const ExpectedInfo<Own> kExpected_{index}[] = {{",
-    ]
-    lines += [
-        f"    {{{kinds.index(expected.facts)}, {expected.variant}, {expected.caution}, {expected.model.error}, "
-        f"within_{index}_{i}, expected_{index}_{i}}},"
-        for i, expected in enumerate(target.expected)
-    ]
-    return "\n".join([*lines, "};"])
+        lines.append(f"  if ({tests}) return {number * len(names)} + regime_of(c);")
+    return "\n".join([*lines, "  return -1;", "}"])
 
 
 _CHUNK = 96
@@ -284,10 +316,10 @@ def _tables(table: OperatorTable) -> str:
     """What decides for each target, the most specific first."""
     lines, rows = [], []
     for index, target in sorted(enumerate(table.tables), key=lambda pair: pair[1].specificity, reverse=True):
-        lines += [_spans(table.operator, index, target)] if target.seen else []
-        spans = f"kSpans_{index}" if target.seen else "nullptr"
+        known = [f"kSpans_{index}", f"kRegimes_{index}"] if target.regimes else ["nullptr", "nullptr"]
         row = [f"&backend_{family_of(target.target)}", target.level, target.last, target.processors]
-        row.append(f'{{"{target.target}", {spans}, {len(target.seen)}, {str(bool(target.expected)).lower()}}}')
+        row += [f'{{"{target.target}", {", ".join(known)}}}']
+        row.append(f"regime_{index}" if target.regimes else "nullptr")
         for name, variants in (("Used", target.used), ("Rest", target.rest), ("FillingIn", target.filling_in)):
             lines += [f"constexpr int16_t k{name}_{index}[] = {braced(variants)};"] if variants else []
             row.append(f"{{k{name}_{index}, {len(variants)}}}" if variants else "{nullptr, 0}")
@@ -436,16 +468,11 @@ def _hint(condition: Expr) -> str:
     return "pass a copy of the tensor that is aligned so" if any(f.startswith("alignment.") for f in facts) else ""
 
 
-def _spans(op: Operator, index: int, target: TargetTable) -> str:
-    rows = (f"    {', '.join(_span(op, fact, seen) for fact in _own_facts(op))}," for seen in target.seen)
-    return "\n".join([f"constexpr Span kSpans_{index}[] = {{", *rows, "};"])
-
-
-def _span(op: Operator, fact: str, seen: SeenCalls) -> str:
+def _span(op: Operator, fact: str, seen: RegimeCalls) -> str:
     """The values that a fact had in what was seen, or all its possible values if the fact does not matter."""
     kind, _, name = fact.partition(".")
     if not name:
-        low, high = seen.dims[fact]
+        low, high = seen.dims.get(fact, (1, 0))
     elif fact in dict(seen.facts):
         low = high = dict(seen.facts)[fact]
     else:

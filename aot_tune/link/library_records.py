@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from aot_tune.compile import Variant
-from aot_tune.select import Terms, TimeModel
+from aot_tune.select import NEAREST, Rule, Terms, TimeModel
 from aot_tune.spec import Expr, Operator, Problem
+from aot_tune.spec.regimes import OTHER
 
 __all__ = [
     "FAMILIES",
@@ -17,7 +19,7 @@ __all__ = [
     "FamilyFacts",
     "LibrarySpec",
     "OperatorTable",
-    "SeenCalls",
+    "RegimeCalls",
     "TargetTable",
     "family_facts",
     "family_of",
@@ -75,24 +77,34 @@ def family_facts(target: str) -> FamilyFacts:
 class ExpectedTime:
     """The time that a variant (by its index) is expected to take on a call that nobody measured.
 
-    It is valid for calls with these `facts`, if everything in `within` holds: those are the calls that its kernel is
-    meant for. When variants are ranked, `caution` is added to the expected log2 ns, in 1/4096.
+    It is valid for calls with these `facts`, of these regimes, if everything in `within` holds: those are the calls
+    that its kernel is meant for. What is the `vendor`'s choice needs no caution.
     """
 
     variant: int
     terms: Terms
     model: TimeModel
-    caution: int = 0
     facts: tuple[tuple[str, int], ...] = ()
+    regimes: frozenset[str] = frozenset({OTHER})
+    vendor: bool = False
     within: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeenCalls:
-    """The calls of one kind, with these `facts`, whose times are known: each dim's least and largest extent."""
+class RegimeCalls:
+    """The calls of one kind, with these `facts`, and one regime.
 
-    facts: tuple[tuple[str, int], ...]
-    dims: Mapping[str, tuple[int, int]]
+    Args:
+        facts: of the kind.
+        regime: its name.
+        dims: each dim's least and largest extent where times are known; empty if there are none.
+        rule: how calls are decided that nobody measured.
+    """
+
+    facts: tuple[tuple[str, int], ...] = ()
+    regime: str = OTHER
+    dims: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    rule: Rule = field(default_factory=partial(Rule, NEAREST))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,13 +112,13 @@ class TargetTable:
     """How an operator's calls are decided for one target.
 
     A call may be like one of the problems `tuned`, and `exact` may have variants for it. These are tried first. If none
-    of them serves, or there are none, variants with an `expected` time follow, the likeliest first. If none have
-    expected times, those of the nearest problem follow, among `tuned` and the shapes that were `surveyed`. Then come
-    those in `rest`. If all these leave a call that was not measured to the generic variant, those in `filling_in` are
-    tried.
+    of them serves, or there are none, the rule of its kind and regime decides. By one of the rules, variants with an
+    `expected` time follow, the likeliest first. By the other, and for calls that no rule is for, those of the nearest
+    problem follow, among `tuned` and the shapes that were `surveyed`. Then come those in `rest`. If all these leave a
+    call that was not measured to the generic variant, those in `filling_in` are tried.
 
-    It was learned from the calls in `seen`, on a device with so many `processors`: multiprocessors of a GPU, threads of
-    CPU kernels, or 0 if nobody knows.
+    It was learned from the calls in `regimes`, on a device with so many `processors`: multiprocessors of a GPU, threads
+    of CPU kernels, or 0 if nobody knows.
 
     Devices from `level` to `last` (0: no last) use it, unless another table is more specific: it has a higher level, or
     at the same level a higher `rank`, or it is for fewer devices.
@@ -120,7 +132,7 @@ class TargetTable:
     expected: tuple[ExpectedTime, ...] = ()
     surveyed: tuple[tuple[Problem, tuple[int, ...]], ...] = ()
     filling_in: tuple[int, ...] = ()
-    seen: tuple[SeenCalls, ...] = ()
+    regimes: tuple[RegimeCalls, ...] = ()
     processors: int = 0
     last: int = 0
     rank: int = 0

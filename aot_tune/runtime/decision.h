@@ -91,11 +91,16 @@ struct Row {
 template <typename Op>
 struct ExpectedInfo {
   int32_t kind;
+  uint64_t regimes;  // a bit for each in which it was timed
   int32_t variant;
-  int32_t caution;  // is added: how much faster than a vendor's it has to be expected
+  bool vendor;  // chooses by a vendor's heuristic
   int32_t error;
   bool (*within)(const CallOf<Op>&);
   int64_t (*expected)(const CallOf<Op>&, const int64_t* terms, int64_t limit);
+
+  bool is_for(const RegimeInfo& regime, const CallOf<Op>& c) const {
+    return kind == regime.kind && (regimes >> regime.number & 1u) != 0 && within(c);
+  }
 };
 
 // What decides for the devices of a target. What is not there is null.
@@ -106,23 +111,29 @@ struct TableInfo {
   int32_t last;        // or 0 for no limit
   int32_t processors;  // of the device that it was learned on, or 0
   Seen seen;
-  Variants used;        // all that it names
-  Variants rest;        // for calls that nothing else decides
-  Variants filling_in;  // for calls that otherwise only a generic one takes
-  const Row<Op>* rows;  // of measured problems
+  int (*regime)(const CallOf<Op>&);  // the row of a call's kind and regime in what was seen, or -1
+  Variants used;                     // all that it names
+  Variants rest;                     // for calls that nothing else decides
+  Variants filling_in;               // for calls that otherwise only a generic one takes
+  const Row<Op>* rows;               // of measured problems
   int32_t row_count;
   const int16_t* ranked;  // the variants of all rows
   const int16_t* slots;   // rows of tuned problems by `place_of_row`, or -1
   uint32_t slot_mask;
   const ExpectedInfo<Op>* expected;
   int32_t expected_count;
-  int (*kind)(const CallOf<Op>&);                    // which of the kinds of calls it is, or -1
   void (*terms)(const CallOf<Op>&, int64_t* terms);  // what several variants' times need
 
   constexpr bool is_for(const Backend* of, int32_t at) const {
     return of == backend && at >= level && (last == 0 || at <= last);
   }
   Variants ranked_of(const Row<Op>& row) const { return {ranked + row.first, row.count}; }
+  int regime_of(const CallOf<Op>& c) const { return regime != nullptr ? regime(c) : -1; }
+  // What is known of a call's kind and regime, if calls of these are decided by expected times, or null.
+  const RegimeInfo* expects(const CallOf<Op>& c) const {
+    const int row = expected != nullptr ? regime_of(c) : -1;
+    return row >= 0 && seen.regimes[row].rule != RegimeInfo::kNearest ? seen.regimes + row : nullptr;
+  }
 };
 
 // ---- Variants that may serve a call
@@ -277,7 +288,23 @@ const Row<Op>* nearest(const TableInfo<Op>& table, const CallOf<Op>& c) noexcept
   return nearest;
 }
 
-// The measured problem that is nearest. Without expected times, it decides.
+// The regime of a call, what decides there, and what that loses on shapes that it was not learned from.
+template <typename Op>
+void explain_regime(Text& text, const TableInfo<Op>& table, const CallOf<Op>& c) noexcept {
+  constexpr const char* kBy[] = {"the nearest problem", "expected times", "the vendor's choice"};
+  const int row = table.regime_of(c);
+  if (row < 0) return;
+  const RegimeInfo& regime = table.seen.regimes[row];
+  text.add("regime: %s%sdecided by %s", regime.name, *regime.name != '\0' ? ", " : "", kBy[regime.rule]);
+  if (regime.shapes > 0) {
+    text.add(", which loses %.3g %% in the mean of %d shapes that were kept aside, and %.3g %% at p95\n",
+             regime.mean / 10.0, static_cast<int>(regime.shapes), regime.p95 / 10.0);
+  } else {
+    text.add("; no shapes were kept aside to judge it\n");
+  }
+}
+
+// The measured problem that is nearest. Where times are not expected, it decides.
 template <typename Op>
 void explain_nearest(Text& text, const TableInfo<Op>& table, const CallOf<Op>& c) noexcept {
   const Row<Op>* const row = nearest(table, c);
@@ -299,24 +326,24 @@ void explain_nearest(Text& text, const TableInfo<Op>& table, const CallOf<Op>& c
 
 // ---- The decision
 
-// The variant that is expected to be the fastest, or -1.
+// The variant of a regime that is expected to be the fastest, or -1.
 template <typename Op, typename Trace>
-int likeliest(const TableInfo<Op>& table, const CallOf<Op>& c, Trace& trace) {
+int likeliest(const TableInfo<Op>& table, const RegimeInfo& regime, const CallOf<Op>& c, Trace& trace) {
   int64_t terms[Op::kMostTerms];
   Likely found[Op::kMostExpected];
   int count = 0;
   int64_t best = INT64_MAX;
-  const int kind = table.kind(c);
   table.terms(c, terms);
   for (int32_t i = 0; i < table.expected_count; ++i) {
     const ExpectedInfo<Op>& info = table.expected[i];
     const VariantInfo& variant = Op::kVariants[info.variant];
-    if (info.kind != kind || !info.within(c)) continue;
+    if (!info.is_for(regime, c)) continue;
     if (!allowed(Op::kOperator, variant, trace) || !accepts(c, info.variant, trace)) continue;
-    const int64_t time = info.expected(c, terms, Trace::kFirstOnly ? best - info.caution : INT64_MAX);
+    const int64_t caution = info.vendor ? 0 : regime.caution;
+    const int64_t time = info.expected(c, terms, Trace::kFirstOnly ? best - caution : INT64_MAX);
     trace.expected(variant, time, info.error);
-    found[count++] = {time + info.caution, info.variant};
-    if (time + info.caution < best) best = time + info.caution;
+    found[count++] = {time + caution, info.variant};
+    if (time + caution < best) best = time + caution;
   }
   for (int variant; (variant = take_likeliest(found, count)) >= 0;) {
     if (trace.fits(c, variant)) return variant;
@@ -324,14 +351,15 @@ int likeliest(const TableInfo<Op>& table, const CallOf<Op>& c, Trace& trace) {
   return -1;
 }
 
-// What a call gets that was not measured: by expected times or by the nearest problem, then what comes last.
+// What a call gets that was not measured: by its regime's rule, then what comes last.
 template <typename Op, typename Trace>
 int rank(const TableInfo<Op>& table, const CallOf<Op>& c, Trace& trace) {
   int variant = -1;
+  const RegimeInfo* const regime = table.expects(c);
   if constexpr (Op::kMostExpected > 0) {
-    if (table.expected != nullptr) variant = likeliest(table, c, trace);
+    if (regime != nullptr) variant = likeliest(table, *regime, c, trace);
   }
-  const Row<Op>* const row = table.expected == nullptr ? nearest(table, c) : nullptr;
+  const Row<Op>* const row = regime == nullptr ? nearest(table, c) : nullptr;
   if (row != nullptr) variant = first_of(c, table.ranked_of(*row), trace);
   return variant >= 0 ? variant : first_of(c, table.rest, trace);
 }
@@ -340,13 +368,13 @@ int rank(const TableInfo<Op>& table, const CallOf<Op>& c, Trace& trace) {
 // takes. If a generic variant was preferred to another one, that stays.
 template <typename Op, typename Trace>
 int fill_in(const TableInfo<Op>& table, const CallOf<Op>& c, Trace& trace) {
-  const int kind = table.expected != nullptr ? table.kind(c) : -1;
-  for (int32_t i = 0; i < table.expected_count; ++i) {
+  const RegimeInfo* const regime = table.expects(c);
+  for (int32_t i = 0; regime != nullptr && i < table.expected_count; ++i) {
     const ExpectedInfo<Op>& info = table.expected[i];
-    if (info.kind == kind && info.within(c) && competes(c, info.variant)) return -1;
+    if (info.is_for(*regime, c) && competes(c, info.variant)) return -1;
   }
   for (const int16_t variant : table.used) {
-    const bool is_measured = table.expected == nullptr && !table.filling_in.has(variant);
+    const bool is_measured = regime == nullptr && !table.filling_in.has(variant);
     if (is_measured && competes(c, variant)) return -1;
   }
   return first_of(c, table.filling_in, trace);

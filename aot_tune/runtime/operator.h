@@ -428,7 +428,8 @@ __attribute__((noinline, cold)) void warn(const CallOf<Op>& c) {
   int64_t facts[Op::kFacts.count()];
   read_facts(c, facts);
   const int table = table_for<Op>(c.backend, c.level);
-  warn_of_unseen(Op::kFacts, facts, *c.backend, table >= 0 ? &Op::kTables[table].seen : nullptr, &told);
+  const int row = table >= 0 ? Op::kTables[table].regime_of(c) : -1;
+  warn_of_unseen(Op::kFacts, facts, *c.backend, table >= 0 ? &Op::kTables[table].seen : nullptr, row, &told);
 }
 
 template <typename Op>
@@ -447,7 +448,10 @@ __attribute__((cold)) int32_t explain(const CallOf<Op>& c, const aot_tune_exec* 
   }
   const bool tuned = table >= 0 && measured(Op::kTables[table], c) != nullptr;
   text.add("tuned: %s\n", tuned ? "yes" : "no");
-  if (!tuned && table >= 0) explain_nearest(text, Op::kTables[table], c);
+  if (!tuned && table >= 0) {
+    explain_regime(text, Op::kTables[table], c);
+    explain_nearest(text, Op::kTables[table], c);
+  }
   int choice = -1;
   size_t size = 0;
   if (is_forced() && !c.hollow) {

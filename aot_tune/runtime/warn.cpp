@@ -1,5 +1,5 @@
-// What AOT_TUNE_WARN=unseen reports, and for which calls: those of no kind that was seen, or outside the
-// ranges of their kind.
+// What AOT_TUNE_WARN=unseen reports, and for which calls: those of no kind or regime that was seen, or
+// outside the ranges of their regime.
 #include "warn.h"
 
 #include <cinttypes>
@@ -29,15 +29,6 @@ const char* given() noexcept {
   return text != nullptr ? text : "";
 }
 
-// The kind of a call, or null.
-const Span* find_kind(const FactsInfo& info, const Seen& seen, const int64_t* facts) noexcept {
-  for (int32_t i = 0; i < seen.kinds; ++i) {
-    const Span* const spans = seen.spans + i * info.own();
-    if (are_within(spans, facts, info.op->dim_count, info.own())) return spans;
-  }
-  return nullptr;
-}
-
 void add_call(Text& text, const FactsInfo& info, const int64_t* facts) noexcept {
   const OperatorInfo& op = *info.op;
   for (int32_t i = 0; i < op.dim_count; ++i) text.add(" %s=%" PRId64, op.dims[i], facts[i]);
@@ -52,17 +43,23 @@ void add_call(Text& text, const FactsInfo& info, const int64_t* facts) noexcept 
 }
 
 void add_reason(Text& text, const FactsInfo& info, const int64_t* facts, const Backend& backend,
-                const Seen* seen, const Span* kind) noexcept {
-  if (seen == nullptr || seen->kinds == 0) {
+                const Seen* seen, int row) noexcept {
+  if (seen == nullptr || seen->spans == nullptr) {
     text.add("nothing of it was measured for %s", seen != nullptr ? seen->target : backend.family);
     return;
   }
-  const char* const how = seen->surveyed ? "surveyed" : "measured";
-  if (kind == nullptr) {
-    text.add("no calls of these dtypes and attributes were %s for %s", how, seen->target);
+  if (row < 0) {
+    text.add("no calls of these dtypes and attributes were measured for %s", seen->target);
     return;
   }
-  text.add("outside of what was %s for %s", how, seen->target);
+  const char* const regime = seen->regimes[row].name;
+  const Span* const kind = seen->spans + row * info.own();
+  if (kind->low > kind->high) {
+    text.add("no calls of the regime \"%s\" were measured for %s", regime, seen->target);
+    return;
+  }
+  text.add("outside of what was measured for %s", seen->target);
+  if (*regime != '\0') text.add(" in the regime \"%s\"", regime);
   const char* before = ":";
   for (int32_t i = 0; i < info.op->dim_count; ++i) {
     if (kind[i].has(facts[i])) continue;
@@ -85,15 +82,14 @@ int32_t check_warn(const OperatorInfo& op) noexcept {
 bool read_warn() noexcept { return warning.set(std::strcmp(given(), kUnseen) == 0); }
 
 void warn_of_unseen(const FactsInfo& info, const int64_t* facts, const Backend& backend, const Seen* seen,
-                    std::atomic<bool>* told) noexcept {
+                    int row, std::atomic<bool>* told) noexcept {
   if (told->load(std::memory_order_relaxed)) return;
-  const Span* const kind = seen != nullptr ? find_kind(info, *seen, facts) : nullptr;
-  if (kind != nullptr && are_within(kind, facts, 0, info.op->dim_count)) return;
+  if (row >= 0 && are_within(seen->spans + row * info.own(), facts, 0, info.op->dim_count)) return;
   if (told->exchange(true)) return;
   char call[400], reason[600];
   Text call_text(call, sizeof call), reason_text(reason, sizeof reason);
   add_call(call_text, info, facts);
-  add_reason(reason_text, info, facts, backend, seen, kind);
+  add_reason(reason_text, info, facts, backend, seen, row);
   std::fprintf(stderr,
                "aot_tune: %s.%s:%s: %s; what serves it is a guess. To tune what the program calls, %s. "
                "(%s=%s tells the first such call of each operator.)\n",

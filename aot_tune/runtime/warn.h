@@ -6,22 +6,34 @@
 
 namespace aot_tune {
 
+// How calls of one kind and one regime are decided that nobody measured.
+struct RegimeInfo {
+  enum Rule : uint8_t { kNearest, kExpected, kVendor };
+  const char* name;  // empty if the operator has only one
+  int32_t kind;
+  int32_t number;  // of the regime
+  Rule rule;
+  int32_t caution;  // is added to expected times of what is not the vendor's choice
+  int32_t shapes;   // by which it was judged
+  int32_t mean;     // of what it loses on these, in thousandths
+  int32_t p95;
+};
+
 // What an operator's table was learned from.
 struct Seen {
   const char* target;
-  const Span* spans;  // for each kind of calls, the spans of its facts, without those of tensors
-  int32_t kinds;
-  bool surveyed;  // otherwise measured
+  const Span* spans;  // for each row of `regimes`, the spans of its facts, without those of tensors
+  const RegimeInfo* regimes;
 };
 
 extern Switch warning;  // it is off if the variable is bad
 bool read_warn() noexcept;
 inline bool warns_of_unseen() noexcept { return warning.is_on(read_warn); }
 
-// Reports a call unless it is within what was `seen`, or an earlier call of the operator was reported. `seen`
-// is null if the device has no table.
+// Reports a call unless it is within what was `seen` of its regime, or an earlier call of the operator was
+// reported. `seen` is null if the device has no table, and `row` is -1 if that has none of the call's kind.
 void warn_of_unseen(const FactsInfo& info, const int64_t* facts, const Backend& backend, const Seen* seen,
-                    std::atomic<bool>* told) noexcept;
+                    int row, std::atomic<bool>* told) noexcept;
 
 }  // namespace aot_tune
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aot_tune.select.choose_variants import PRESELECTED, SCOUTS, Costs, preselect, scouts
-from aot_tune.select.decide import Expectation, Guards, Judged, Survey
+from aot_tune.select.decide import NEAREST, Cell, Expectation, Guards, Judged, Rule, Survey
 from aot_tune.select.nearest import Form, Nearest, form_of
 from aot_tune.select.selection import (
     REGRET_LIMIT,
@@ -11,7 +11,6 @@ from aot_tune.select.selection import (
     ChoiceLimits,
     Selection,
     all_picked,
-    of_enough_shapes,
     picked,
     ranked,
     select,
@@ -20,10 +19,12 @@ from aot_tune.select.terms import Term, Terms, terms_of
 from aot_tune.select.time_model import TimeModel, Tree
 
 __all__ = [
+    "NEAREST",
     "PRESELECTED",
     "REGRET_LIMIT",
     "SCOUTS",
     "SURVEYED",
+    "Cell",
     "ChoiceLimits",
     "Costs",
     "Expectation",
@@ -31,6 +32,7 @@ __all__ = [
     "Guards",
     "Judged",
     "Nearest",
+    "Rule",
     "Selection",
     "Survey",
     "Term",
@@ -39,7 +41,6 @@ __all__ = [
     "Tree",
     "all_picked",
     "form_of",
-    "of_enough_shapes",
     "picked",
     "preselect",
     "ranked",

@@ -73,8 +73,12 @@ class Nearest:
 
         On a tie, it is the one whose form is less. The problem `without` is left out.
         """
-        for row in np.argsort(self._distances(form_of(facts)), kind="stable").tolist():
-            if self.problems[row] != without and any(serves(c) for c in self.candidates[row] if c not in self.generic):
+        return self.ranked_of(form_of(facts), serves, left=[p != without for p in self.problems])
+
+    def ranked_of(self, form: Form, serves: Callable[[str], bool], *, left: Sequence[bool]) -> tuple[str, ...]:
+        """The same for a form, by the problems that are left."""
+        for row in np.argsort(self._distances(form), kind="stable").tolist():
+            if left[row] and any(serves(c) for c in self.candidates[row] if c not in self.generic):
                 return self.candidates[row]
         return ()
 

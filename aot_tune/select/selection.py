@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
+from aot_tune.expr.columns import Calls
 from aot_tune.select.choose_variants import Costs, choose_variants, regret_by_number, served_by_number
-from aot_tune.select.decide import Expectation, Guards, Judged, Survey, expect, judge, likeliest
+from aot_tune.select.decide import (
+    NEAREST,
+    Cell,
+    Expectation,
+    Guards,
+    Judged,
+    Rule,
+    Survey,
+    decide,
+    is_held_out,
+    likeliest,
+    regimes_of_calls,
+    slowest,
+)
 from aot_tune.select.nearest import Nearest, form_of, without_equals
 from aot_tune.spec import Facts, all_of
+from aot_tune.spec.regimes import OTHER, Regime
 from aot_tune.spec.survey_shapes import Kind
 
 __all__ = [
@@ -20,7 +35,6 @@ __all__ = [
     "ChoiceLimits",
     "Selection",
     "all_picked",
-    "of_enough_shapes",
     "picked",
     "ranked",
     "select",
@@ -76,11 +90,19 @@ class Selection:
     rest: tuple[str, ...] = ()
     exact: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     expected: tuple[Expectation, ...] = ()
+    rules: Mapping[Cell, Rule] = field(default_factory=dict)
+    regimes: tuple[Regime, ...] = ()
     nearest: Nearest | None = None
-    judged: Judged | None = None
     curves: Mapping[tuple[tuple[str, int], ...], tuple[float, ...]] = field(default_factory=dict)
     order: Mapping[tuple[tuple[str, int], ...], tuple[str, ...]] = field(default_factory=dict)
     served: Mapping[tuple[tuple[str, int], ...], tuple[float, ...]] = field(default_factory=dict)
+
+    @property
+    def judged(self) -> Judged | None:
+        """The regret on all surveyed shapes that were held out; None if there are none."""
+        parts = [rule.judged for rule in self.rules.values()]
+        regret = {problem: lost for part in parts for problem, lost in sorted(part.regret.items())}
+        return Judged(regret, sum(part.learned_from for part in parts)) if regret else None
 
 
 def select(
@@ -94,6 +116,7 @@ def select(
     plainer: Mapping[str, str] | None = None,
     survey: Survey | None = None,
     kind_of: Callable[[Facts], Kind] = lambda _facts: (),
+    regimes: Sequence[Regime] = (),
     bound: frozenset[str] = frozenset(),
     generic: frozenset[str] = frozenset(),
     weights: Mapping[str, float] | None = None,
@@ -116,23 +139,19 @@ def select(
         generic: candidates that serve any call. With a survey, they are kept in any case.
     """
     rows = {p: row for p, row in sorted(costs.items()) if row}
-    survey, few = of_enough_shapes(survey, kind_of), survey
-    taught: Costs = {}
-    if survey is not None:
-        rows = {p: _filled(row, survey.costs.get(p, {})) for p, row in rows.items()}
-        survey = replace(survey, costs={p: row for p, row in sorted(survey.costs.items()) if row and p not in rows})
-    elif few is not None:
-        facts = {**facts, **few.facts}
-        calm = {p: row for p, row in few.costs.items() if row and max(row.values()) <= _STALLED * min(row.values())}
-        taught = {p: _about(row) for p, row in sorted(calm.items()) if p not in rows}
-    surveyed = survey.costs if survey is not None else {}
-    limits = limits or (SURVEYED if surveyed else ChoiceLimits())
-    all_facts = {**facts, **(survey.facts if survey is not None else {})}
-    bound = bound if surveyed else frozenset()
-    free = {p: {c: t for c, t in row.items() if c not in bound} for p, row in {**rows, **surveyed, **taught}.items()}
-    by_kinds = surveyed or limits.variants is not None or limits.bytes is not None
+    survey = survey or Survey({}, {}, {}, lambda _candidate: ())
+    rows = {p: _filled(row, survey.costs.get(p, {})) for p, row in rows.items()}
+    drawn = {p: row for p, row in sorted(survey.costs.items()) if row and p not in rows}
+    learned = {p: row for p, row in drawn.items() if not is_held_out(p)}
+    aside = {p: row for p, row in drawn.items() if is_held_out(p) and len(row) > 1}  # where there is a choice
+    survey = replace(survey, costs=learned)
+    limits = limits or (SURVEYED if learned else ChoiceLimits())
+    all_facts = {**survey.facts, **facts}
+    bound = bound if learned else frozenset()
+    free = {p: {c: t for c, t in row.items() if c not in bound} for p, row in {**rows, **learned}.items()}
+    by_kinds = learned or limits.variants is not None or limits.bytes is not None
     by_kind = _by_kind(free, lambda p: kind_of(all_facts[p]) if by_kinds else ())
-    given = sorted(generic | survey.vendor) if survey is not None else []
+    given = sorted(generic | survey.vendor) if learned else []
     chosen = {
         kind: choose_variants(
             own,
@@ -152,50 +171,74 @@ def select(
         return Selection(kept=(), regret={}, held_out={})
     curves = {kind: regret_by_number(by_kind[kind], own) for kind, own in chosen.items()}
     served = {kind: served_by_number(by_kind[kind], own) for kind, own in chosen.items()}
-    order = {kind: tuple(own) for kind, own in chosen.items()}
     kept += _ahead(rows, kept, bound)
     measured = {c for row in rows.values() for c in row}
     beside = {c: p for c, p in (plainer or {}).items() if p in measured}
-    exact = {p: _with(beside, _by_time(row, kept)) for p, row in rows.items() if _by_time(row, kept)}
-    if survey is not None and surveyed:
-        expected = [
-            expectation
-            for kind, own in chosen.items()
-            for expectation in expect(kind, {p: rows[p] for p in by_kind[kind] if p in rows}, survey, facts, own)
-        ]
-        modelled = {expectation.candidate for expectation in expected}
-        rest = [c for c in _with(beside, kept) if c not in modelled and c not in bound]
-        return Selection(
-            kept=_with(beside, kept),
-            regret={p: _lost(row, exact.get(p, ())) for p, row in rows.items()},
-            held_out={},
-            rest=tuple(rest),
-            exact=exact,
-            expected=tuple(expected),
-            judged=judge(expected, survey, guards),
-            curves=curves,
-            order=order,
-            served=served,
-        )
+    decided = (
+        [decide(kind, by_kind[kind], survey, all_facts, own, guards, regimes, generic) for kind, own in chosen.items()]
+        if learned
+        else []
+    )
+    rules = {cell: rule for own in decided for cell, rule in own.rules.items()}
+    expected = tuple(e for own in decided for e in own.expected if e.regimes)
+    regime_of = _regimes_of(learned, all_facts, regimes)
+    taught = {p: row for p, row in learned.items() if rules[kind_of(all_facts[p]), regime_of[p]].by == NEAREST}
     by_name = {p: row for p, row in {**rows, **taught}.items() if _by_time(row, kept)}
-    problems = without_equals(facts, (p for p in facts if p in by_name))
+    problems = without_equals(all_facts, (p for p in all_facts if p in by_name))
+    modelled = {expectation.candidate for expectation in expected}
+    rest = [c for c in _with(beside, kept) if c not in modelled and c not in bound]
     nearest = Nearest(
         problems=problems,
-        forms=tuple(form_of(facts[p]) for p in problems),
+        forms=tuple(form_of(all_facts[p]) for p in problems),
         candidates=tuple(_with(beside, _by_time(by_name[p], kept)) for p in problems),
         generic=generic,
     )
-    return Selection(
+    selection = Selection(
         kept=_with(beside, kept),
-        regret={p: _lost(row, exact.get(p, ())) for p, row in rows.items()},
-        held_out=_held_out({**rows, **taught}, facts, nearest, guards),
-        rest=tuple(sorted(_with(beside, kept), key=lambda c: c in generic)),
-        exact=exact,
+        regret={},
+        held_out={},
+        rest=tuple(sorted(rest, key=lambda c: c in generic)),
+        exact={p: _with(beside, _by_time(row, kept)) for p, row in rows.items() if _by_time(row, kept)},
+        expected=expected,
+        rules=rules,
+        regimes=tuple(regimes),
         nearest=nearest,
         curves=curves,
-        order=order,
+        order={kind: tuple(own) for kind, own in chosen.items()},
         served=served,
     )
+    return replace(
+        selection,
+        regret={p: _lost(row, selection.exact.get(p, ())) for p, row in rows.items()},
+        held_out={} if learned else _held_out(rows, facts, nearest, guards),
+        rules=_judged(selection, aside, survey, kind_of, guards) if aside else rules,
+    )
+
+
+def _regimes_of(names: Iterable[str], facts: Mapping[str, Facts], regimes: Sequence[Regime]) -> dict[str, str]:
+    """The name of the regime of each call."""
+    ordered = list(names)
+    numbers = regimes_of_calls(Calls([facts[n] for n in ordered]), regimes).tolist()
+    named = [*(name for name, _ in regimes), OTHER]
+    return {name: named[number] for name, number in zip(ordered, numbers, strict=True)}
+
+
+def _judged(
+    selection: Selection, aside: Costs, survey: Survey, kind_of: Callable[[Facts], Kind], guards: Guards
+) -> dict[Cell, Rule]:
+    """The rules with the regret on the surveyed shapes that were held out."""
+    facts = {p: survey.facts[p] for p in aside}
+    picks, regime_of = all_picked(selection, facts, guards, survey.worth), _regimes_of(aside, facts, selection.regimes)
+    regrets: dict[Cell, dict[str, float]] = {}
+    for problem, row in aside.items():
+        taken = row.get(picks[problem] or "", slowest(row, selection.nearest.generic if selection.nearest else ()))
+        regrets.setdefault((kind_of(facts[problem]), regime_of[problem]), {})[problem] = taken / min(row.values()) - 1
+    learned_of = _regimes_of(survey.costs, survey.facts, selection.regimes)
+    learned = Counter((kind_of(survey.facts[p]), regime) for p, regime in learned_of.items())
+    return {
+        cell: replace(selection.rules.get(cell, Rule(NEAREST)), judged=Judged(regrets.get(cell, {}), learned[cell]))
+        for cell in sorted(selection.rules.keys() | regrets.keys())
+    }
 
 
 def ranked(selection: Selection, problem: str, facts: Facts, guards: Guards) -> tuple[str, ...]:
@@ -218,7 +261,7 @@ def all_picked(
     worth: Guards,
 ) -> dict[str, str | None]:
     """What `picked` returns for many calls, by problem id. Only candidates that are `worth` it have expected times."""
-    likely = likeliest(selection.expected, calls, lambda c: (*guards(c), *worth(c)))
+    likely = likeliest(selection.expected, selection.rules, selection.regimes, calls, lambda c: (*guards(c), *worth(c)))
     return {name: next(_tried(selection, name, facts, guards, likely[name]), None) for name, facts in calls.items()}
 
 
@@ -228,20 +271,16 @@ def _tried(
     """The candidates that dispatch tries and that serve. `likely` are those by expected times, if they are known."""
     serves = cache(partial(_serves, guards, facts=facts))
     yield from filter(serves, selection.exact.get(problem, ()))
-    yield from likeliest(selection.expected, {problem: facts}, guards)[problem] if likely is None else likely
-    if selection.nearest is not None:
+    if likely is None:
+        likely = likeliest(selection.expected, selection.rules, selection.regimes, {problem: facts}, guards)[problem]
+    yield from likely or ()
+    if likely is None and selection.nearest is not None:
         yield from filter(serves, selection.nearest.ranked(facts, serves))
     yield from filter(serves, selection.rest)
 
 
 def _serves(guards: Guards, candidate: str, facts: Facts) -> bool:
     return all_of(guards(candidate), facts)
-
-
-def of_enough_shapes(survey: Survey | None, kind_of: Callable[[Facts], Kind]) -> Survey | None:
-    """The survey if it has enough shapes of each kind, else None: then the nearest problem knows more."""
-    counts = Counter(kind_of(survey.facts[p]) for p, row in survey.costs.items() if row) if survey is not None else {}
-    return survey if min(counts.values(), default=0) >= _LEAST_SHAPES else None
 
 
 def _filled(row: Mapping[str, float], surveyed: Mapping[str, float]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from aot_tune.link import (
     ExpectedTime,
     LibrarySpec,
     OperatorTable,
-    SeenCalls,
+    RegimeCalls,
     TargetTable,
     generate,
 )
@@ -30,9 +30,10 @@ from aot_tune.pipeline.shipping.story import Rooflines, failures_of, generic_onl
 from aot_tune.render import assumes_less
 from aot_tune.report.report_records import DroppedCandidate, MemoryPeak, OperatorReport, Report
 from aot_tune.report.report_text import policy_lines
-from aot_tune.select import SURVEYED, ChoiceLimits, Survey, of_enough_shapes, select, terms_of
+from aot_tune.select import NEAREST, SURVEYED, Cell, ChoiceLimits, Rule, Survey, select, terms_of
 from aot_tune.spec import Operator, Problem
-from aot_tune.spec.survey_shapes import Kind, kind_of
+from aot_tune.spec.regimes import OTHER, regime_of, regimes_of
+from aot_tune.spec.survey_shapes import kind_of
 from aot_tune.support.errors import NoSurvivorError
 from aot_tune.support.limits import group_peak, peaks
 from aot_tune.support.storage import scratch_folder
@@ -112,8 +113,9 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         sizes=sizes,
         plainer=_least_assuming(evidence),
         survey=survey,
-        limits=_limits(session, surveyed=of_enough_shapes(survey, partial(kind_of, operator)) is not None),
+        limits=_limits(session, surveyed=survey is not None),
         kind_of=partial(kind_of, operator),
+        regimes=regimes_of(operator),
         bound=frozenset(c for c, e in evidence.variants.items() if evidence.is_bound(e)),
         generic=frozenset(c for c, e in evidence.variants.items() if e.candidate.generic),
         weights=evidence.weights,
@@ -317,31 +319,39 @@ def _table(chosen: Chosen, index: Mapping[str, int], devices: Mapping[str, Devic
                 variant=index[e.candidate],
                 terms=e.terms,
                 model=e.model,
-                caution=e.caution,
                 facts=e.kind,
+                regimes=e.regimes,
+                vendor=e.vendor,
                 within=worth_of(evidence)(e.candidate),
             )
             for e in selection.expected
         ),
         surveyed=surveyed,
         filling_in=tuple(index[c] for c in selection.kept if evidence.fills_in(evidence.variants[c])),
-        seen=_seen_calls(evidence, tuned, surveyed=bool(selection.expected)),
+        regimes=_regimes(evidence, tuned, selection.rules),
         # with records of several devices, no number would be right
         processors=next(iter(processors)) if len(processors) == 1 else 0,
     )
 
 
-def _seen_calls(evidence: Evidence, tuned: Sequence[Problem], *, surveyed: bool) -> tuple[SeenCalls, ...]:
-    """For each kind of calls, the range of extents that have times: of measured problems, and of surveyed shapes."""
-    operator = evidence.operator
-    problems = [*tuned, *(evidence.surveyed.problems.values() if surveyed else ())]
-    kinds: dict[Kind, list[Problem]] = {}
-    for problem in problems:
-        kinds.setdefault(kind_of(operator, operator.facts(problem)), []).append(problem)
+def _regimes(evidence: Evidence, tuned: Sequence[Problem], rules: Mapping[Cell, Rule]) -> tuple[RegimeCalls, ...]:
+    """For each kind of calls and regime, the extents of measured problems and surveyed shapes, and the rule."""
+    operator, times = evidence.operator, evidence.surveyed.times
+    groups: dict[Cell, list[Problem]] = {}
+    for problem in (*tuned, *(p for name, p in evidence.surveyed.problems.items() if times.get(name))):
+        facts = operator.facts(problem)
+        groups.setdefault((kind_of(operator, facts), regime_of(operator, facts)), []).append(problem)
+    names = [*(name for name, _ in regimes_of(operator)), OTHER]
+    kinds = sorted({kind for kind, _ in (*groups, *rules)})
     return tuple(
-        SeenCalls(
+        RegimeCalls(
             facts=kind,
-            dims={d: (min(p.dims[d] for p in group), max(p.dims[d] for p in group)) for d in operator.dims},
+            regime=name,
+            dims={d: (min(p.dims[d] for p in group), max(p.dims[d] for p in group)) for d in operator.dims}
+            if (group := groups.get((kind, name)))
+            else {},
+            rule=rules.get((kind, name), Rule(NEAREST)),
         )
-        for kind, group in sorted(kinds.items())
+        for kind in kinds
+        for name in names
     )

@@ -13,10 +13,12 @@ import linked
 import pytest
 from places import GOLDEN as ALL_GOLDEN
 
-from aot_tune.link import LibrarySpec, OperatorTable, SeenCalls, TargetTable
+from aot_tune.link import LibrarySpec, OperatorTable, RegimeCalls, TargetTable
 from aot_tune.link.dispatch import render_dispatch
 from aot_tune.link.interfaces import render_header, render_module, render_stub, render_tables
 from aot_tune.link.manifest import render_manifest
+from aot_tune.select import Rule
+from aot_tune.select.decide import UNLIMITED
 from aot_tune.spec import Kernel, Operator, Tensor, dim, problem, stride
 from aot_tune.support.installed_paths import BINDING, RUNTIME
 
@@ -41,7 +43,7 @@ def golden_spec() -> LibrarySpec:
                 rest=(0,),
                 tuned=(problem(M=16, N=64, K=64, present=("bias",), attributes={"activation": "relu"}),),
                 exact=((1, 0),),
-                seen=(SeenCalls(facts=(), dims={"M": (1, 64), "N": (64, 64), "K": (32, 4096)}),),
+                regimes=(RegimeCalls(dims={"M": (1, 64), "N": (64, 64), "K": (32, 4096)}),),
                 processors=16,
             ),
         ),
@@ -60,6 +62,7 @@ def small_spec() -> LibrarySpec:
         dtypes={"T": ("f32", "bf16")},
         reference=lambda xp, call: {},
         flops=n,
+        regimes={"short": (n <= 64,)},
         workload={"cpu": (problem(N=8),), "cuda": (problem(N=8),)},
         kernels=(
             Kernel("plain", "twice/plain.cpp.j2", generic=True, dtypes={"T": ("f32",)}),
@@ -81,6 +84,10 @@ def small_spec() -> LibrarySpec:
         tuned=(problem(N=8),),
         exact=((3, 1),),
         surveyed=((problem(N=400, dtypes={"T": "bf16"}), (2,)), (problem(N=4), (1, 3))),
+        regimes=(
+            RegimeCalls(facts=(("dtype.T", 0),), regime="short", dims={"N": (4, 8)}, rule=Rule("nearest")),
+            RegimeCalls(facts=(("dtype.T", 1),), dims={"N": (400, 400)}, rule=Rule("vendor", UNLIMITED)),
+        ),
     )
     return LibrarySpec(
         operators=(

@@ -71,11 +71,17 @@ for call in (lambda: gemm(8), lambda: norm(2), lambda: ops.explain("gemm", M=1, 
         assert run(built, code, AOT_TUNE_WARN=value) == (f"gemm: {text}rms_norm: {text}gemm: {text}", "")
 
 
-def test_kinds_of_calls(standin: linked.Built) -> None:
-    code = "for n in (8, 512): linked_cuda.call(ops, n, 1)\n"
+def test_kinds_of_calls_and_regimes(standin: linked.Built) -> None:
+    code = "for n in (8, 256, 1024): linked_cuda.call(ops, n, 1)\n"
     assert warned(standin, code) == ""
-    where = "aot_tune: ops.scale: N=4096 T=f32: outside of what was measured for cuda-sm_90a: N is not within 8 to 512"
-    assert warned(standin, code + "linked_cuda.call(ops, 4096, 1)") == where + REMEDY
+    outside = "outside of what was measured for cuda-sm_90a in the regime"
+    for n, where in (
+        (512, f'{outside} "short": N is not within 8 to 256'),
+        (4096, f'{outside} "long": N is not within 1024 to 1024'),
+        (8192, 'no calls of the regime "other" were measured for cuda-sm_90a'),
+    ):
+        said = warned(standin, code + f"linked_cuda.call(ops, {n}, 1)")
+        assert said == f"aot_tune: ops.scale: N={n} T=f32: {where}{REMEDY}"
     code += "bf16 = lambda: linked_cuda.OnDevice(np.zeros(32, np.uint16)[:8], (2, 1), 4)\n"
     said = warned(standin, code + "ops.scale(bf16(), out=bf16())")
     where = "aot_tune: ops.scale: N=8 T=bf16: no calls of these dtypes and attributes were measured for cuda-sm_90a"

@@ -24,7 +24,7 @@ from aot_tune.link import (
     Generated,
     LibrarySpec,
     OperatorTable,
-    SeenCalls,
+    RegimeCalls,
     TargetTable,
     generate,
 )
@@ -248,7 +248,7 @@ def library_spec(folder: Path) -> LibrarySpec:
                 level=2,
                 tuned=(problem(M=8, N=8, K=8), problem(M=64, N=8, K=8, order={"b": (1, 0)})),
                 surveyed=tuple((problem(M=m, N=8, K=8), v) for m, v in ((4, (1,)), (64, (2, 1)), (10_000, (4,)))),
-                seen=(SeenCalls(facts=(), dims={"M": (2, 64), "N": (8, 8), "K": (1, 8)}),),
+                regimes=(RegimeCalls(dims={"M": (2, 64), "N": (8, 8), "K": (1, 8)}),),
                 processors=3,
             ),
             TargetTable(

@@ -16,7 +16,7 @@ from dltensors import OnDevice
 from stand_ins import StandIn, build
 
 from aot_tune.compile.toolchain import toolchain_for
-from aot_tune.link import LibrarySpec, OperatorTable, SeenCalls, TargetTable
+from aot_tune.link import LibrarySpec, OperatorTable, RegimeCalls, TargetTable
 from aot_tune.spec import Kernel, Operator, Scalar, Tensor, dim, problem, stride
 from aot_tune.support.errors import ToolchainError
 
@@ -75,6 +75,7 @@ def operator() -> Operator:
         dtypes={"T": ("f32", "bf16")},
         reference=lambda xp, call: {},
         flops=N,
+        regimes={"short": (N <= 512,), "long": (N <= 5000,)},
         workload={"cpu": (problem(N=8),), "cuda": (problem(N=8, dtypes={"T": "bf16"}),)},
         kernels=(
             Kernel("plain", "scale/plain.cpp.j2", generic=True, dtypes={"T": ("f32",)}),
@@ -105,7 +106,10 @@ def table(plain: linked.NamedVariant, variants: dict[str, linked.NamedVariant]) 
                 rest=places("vendor_90a", "wide_90a", "fast_90a"),
                 tuned=(problem(N=8), problem(N=16, dtypes={"T": "bf16"})),
                 exact=((), places("fast_bf16", "plain_bf16")),
-                seen=(SeenCalls(facts=(("dtype.T", 0),), dims={"N": (8, 512)}),),
+                regimes=(
+                    RegimeCalls(facts=(("dtype.T", 0),), regime="short", dims={"N": (8, 256)}),
+                    RegimeCalls(facts=(("dtype.T", 0),), regime="long", dims={"N": (1024, 1024)}),
+                ),
                 processors=132,
             ),
         ),

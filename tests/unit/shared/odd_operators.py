@@ -32,7 +32,9 @@ import numpy as np
 from compiled import PRELUDE
 
 from aot_tune.expr.columns import Calls
-from aot_tune.link import ExpectedTime, LibrarySpec, OperatorTable, TargetTable
+from aot_tune.link import ExpectedTime, LibrarySpec, OperatorTable, RegimeCalls, TargetTable
+from aot_tune.select import Judged, Rule
+from aot_tune.select.decide import UNLIMITED
 from aot_tune.select.terms import columns_of, terms_of
 from aot_tune.select.time_model import TimeModel, Times, learn_times
 from aot_tune.spec import (
@@ -284,12 +286,19 @@ def threads(folder: Path) -> OperatorTable:
 GENERIC, FILLS, MEASURED = 0, 1, 2
 TUNED, SLOWER = problem(M=8, N=8, K=6), problem(M=32, N=8, K=8)
 """The generic variant was the fastest, and the slowest."""
+PLAIN = (("attribute.activation", 0),)
 LIKELY = problem(M=24, N=24, K=24)
 TILES = {FILLS: Tiling({"M": 8, "N": 8}), MEASURED: Tiling({"M": 64, "N": 32, "K": 16}, 2)}
 TARGET: dict[str, Any] = {"target": "cpu-x86-64-v2", "level": 2}
 
 
-def _product(folder: Path, name: str, table: TargetTable, guards: dict[int, tuple[Expr, ...]]) -> OperatorTable:
+def _product(
+    folder: Path,
+    name: str,
+    table: TargetTable,
+    guards: dict[int, tuple[Expr, ...]],
+    regimes: dict[str, tuple[Expr, ...]] | None = None,
+) -> OperatorTable:
     """Variants plain, small and packed of an operator."""
     arguments = ", ".join(f"const DLTensor *{n}" for n in ("a", "b", "bias", "residual", "out"))
     variants = tuple(
@@ -302,7 +311,7 @@ def _product(folder: Path, name: str, table: TargetTable, guards: dict[int, tupl
         )
         for number, own in enumerate(("plain", "small", "packed"))
     )  # fmt: skip
-    named = dataclasses.replace(linked.gemm_operator(), name=name)
+    named = dataclasses.replace(linked.gemm_operator(), name=name, regimes=regimes or {})
     return OperatorTable(operator=named, variants=variants, tables=(table,))
 
 
@@ -320,7 +329,8 @@ def filling_in(folder: Path) -> list[OperatorTable]:
     tables = {"by_nearest": TargetTable(**TARGET, rest=(MEASURED,), surveyed=(shape,))}
     for generic in (9, 11):  # packed is expected to take 2^10 ns
         expected = (constant(GENERIC, generic), constant(MEASURED, 10))
-        tables[f"by_times_{generic}"] = TargetTable(**TARGET, expected=expected)
+        regimes = (RegimeCalls(rule=Rule("expected")),)
+        tables[f"by_times_{generic}"] = TargetTable(**TARGET, expected=expected, regimes=regimes)
     known = {"filling_in": (FILLS,), "tuned": (TUNED, SLOWER), "exact": ((GENERIC,), (MEASURED, GENERIC))}
     return [_product(folder, n, dataclasses.replace(t, **known), guards) for n, t in tables.items()]
 
@@ -334,7 +344,7 @@ def some_problems(count: int, seed: int) -> list[Problem]:
     return [problem(M=extent(), N=extent(), K=extent()) for _ in range(count)]
 
 
-def _learned(op: Operator, variant: int, caution: int) -> ExpectedTime:
+def _learned(op: Operator, variant: int, *regimes: str, vendor: bool = False) -> ExpectedTime:
     """From times that have something of blocks and something of chance."""
     problems = some_problems(200, 1)
     (terms,) = terms_of(op, {variant: TILES[variant]}, 4).values()
@@ -346,16 +356,33 @@ def _learned(op: Operator, variant: int, caution: int) -> ExpectedTime:
         logs.append(round(4096 * np.log2(100 + work / 50 * draw.uniform(0.9, 1.1))))
     columns = columns_of(terms, Calls([op.facts(p) for p in problems]))
     times = Times([p.id for p in problems], columns, np.array(logs), np.full(len(logs), 32), terms.form)
-    model = learn_times({"it": times})["it"]
-    facts = (("attribute.activation", 0),)
-    return ExpectedTime(variant=variant, facts=facts, terms=terms, model=model, caution=caution)
+    model, regimes_of = learn_times({"it": times})["it"], frozenset(regimes)
+    return ExpectedTime(variant=variant, facts=PLAIN, terms=terms, model=model, regimes=regimes_of, vendor=vendor)
 
 
 def likely(folder: Path) -> OperatorTable:
+    """Regimes of all three rules, one in which a variant was not timed, and one of which nothing is known."""
     op = linked.gemm_operator()
-    expected = (_learned(op, FILLS, 0), _learned(op, MEASURED, 300))
-    table = TargetTable(**TARGET, tuned=(LIKELY,), exact=((MEASURED, FILLS),), expected=expected)
-    return _product(folder, "likely", table, {MEASURED: (stride("b", 1) == 1, K % 4 == 0)})
+    expected = (
+        _learned(op, FILLS, "few", "short", "narrow", vendor=True),
+        _learned(op, MEASURED, "few", "short"),
+    )
+    judged = Judged({"M=1 N=1 K=1": 0.0124, "M=2 N=1 K=1": 0.5})
+    rules = {"near": Rule("nearest"), "few": Rule("expected", 300, judged), "short": Rule("vendor", UNLIMITED)}
+    rules["narrow"] = Rule("expected")
+    draw = random.Random(9)
+    near = [p for p in some_problems(60, 8) if p.dims["M"] > 512]
+    ranked = [tuple(draw.sample(range(3), draw.randint(1, 3))) for _ in near]
+    table = TargetTable(
+        **TARGET,
+        tuned=(LIKELY,),
+        exact=((MEASURED, FILLS),),
+        surveyed=tuple(zip(near, ranked, strict=True)),
+        expected=expected,
+        regimes=tuple(RegimeCalls(facts=PLAIN, regime=name, rule=rule) for name, rule in rules.items()),
+    )
+    regimes = {"near": (M > 512,), "few": (M <= 256, N > 1), "short": (K <= 64,), "narrow": (N <= 1000,)}
+    return _product(folder, "likely", table, {MEASURED: (stride("b", 1) == 1, K % 4 == 0)}, regimes)
 
 
 def some_calls(count: int, seed: int) -> list[Problem]:

@@ -144,6 +144,32 @@ const char* Own::refusal(const Call& c, int variant) {
   }
 }
 
+// The number of a call's regime.
+int regime_of(const Call& c) {
+  (void)c;
+  if (((c.dims[0] <= INT64_C(64))) != 0) return 0;
+  return 1;
+}
+
+constexpr Span kSpans_0[] = {
+    {4, 8}, {0, 0},
+    {1, 0}, {0, 0},
+    {1, 0}, {1, 1},
+    {400, 400}, {1, 1},
+};
+constexpr RegimeInfo kRegimes_0[] = {
+    {"short", 0, 0, RegimeInfo::kNearest, 0, 0, 0, 0},
+    {"other", 0, 1, RegimeInfo::kNearest, 0, 0, 0, 0},
+    {"short", 1, 0, RegimeInfo::kNearest, 0, 0, 0, 0},
+    {"other", 1, 1, RegimeInfo::kVendor, 16777216, 0, 0, 0},
+};
+// The row of a call's kind and regime, or -1.
+int regime_0(const Call& c) {
+  if (int64_t{c.dtypes[0]} == 0) return 0 + regime_of(c);
+  if (int64_t{c.dtypes[0]} == 1) return 2 + regime_of(c);
+  return -1;
+}
+
 constexpr Row<Own> kRows_0[] = {
     {{4}, {8}, {0}, {0}, 0, 2},
     {{8}, {8}, {0}, {0}, 2, 2},
@@ -155,7 +181,7 @@ constexpr int16_t kSlots_0[] = {-1, 1};
 constexpr int16_t kUsed_0[] = {1, 2, 3};
 constexpr int16_t kRest_0[] = {3, 1, 2};
 const TableInfo<Own> Own::kTables[] = {
-    {&backend_cuda, 90, 90, 0, {"cuda-sm_90a", nullptr, 0, false}, {kUsed_0, 3}, {kRest_0, 3}, {nullptr, 0}, kRows_0, 3, kRanked_0, kSlots_0, 1, nullptr, 0, nullptr, nullptr},
+    {&backend_cuda, 90, 90, 0, {"cuda-sm_90a", kSpans_0, kRegimes_0}, regime_0, {kUsed_0, 3}, {kRest_0, 3}, {nullptr, 0}, kRows_0, 3, kRanked_0, kSlots_0, 1, nullptr, 0, nullptr},
 };
 
 }  // namespace operator_twice
