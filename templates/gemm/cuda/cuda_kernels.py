@@ -208,6 +208,15 @@ _GEMV_ON_HOPPER = table(
 CUDA_KERNELS = (
     Kernel("cuda_generic", "gemm/cuda/generic.cu.j2", backend="nvcc", generic=True),
     Kernel(
+        "cuda_one_row",
+        "gemm/cuda/few_rows/one_row.cu.j2",
+        backend="nvcc",
+        dtypes={"T": ("f32", "bf16", "f16")},
+        follows={"f16": "bf16"},
+        requires=((stride("a", 1) == 1) & (stride("b", 0) == 1), (M < 2**16) & (N < 2**31)),
+        worthwhile=(M == 1,),
+    ),
+    Kernel(
         "cuda_gemv",
         parameters=_GEMV_PARAMETERS,
         constraints=(
