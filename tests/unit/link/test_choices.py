@@ -110,6 +110,10 @@ def test_the_nearest_problem_is_the_same_on_many_calls(odd: linked.Built, odd_op
     assert len(picks) == 3
 
 
+def picked(odd_ops: ModuleType, name: str, m: int, n: int, k: int) -> str:
+    return str(odd_ops.explain(name, M=m, N=n, K=k)["variant"])
+
+
 def test_what_only_the_generic_variant_would_take_gets_it(odd_ops: ModuleType) -> None:
     """By the nearest problem. Of those with few rows, the generic variant was the fastest."""
     wanted = {
