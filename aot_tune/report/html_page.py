@@ -21,7 +21,7 @@ from aot_tune.report.report_records import (
     TimeSpent,
     VariantRow,
 )
-from aot_tune.report.report_text import format_resources, format_time, held_out_of
+from aot_tune.report.report_text import DECIDES, format_resources, format_time, held_out_of
 
 __all__ = ["html_page"]
 
@@ -168,6 +168,7 @@ def html_page(report: Report) -> str:
     }
     return environment.get_template("page.html.j2").render(
         report=report,
+        decides=DECIDES,
         sections=[_section(part) for part in report.operators],
         spent=_time_bars(report.spent, _SPENT),
         # a variant that serves several targets is in several reports, but counts once

@@ -162,6 +162,24 @@ class DroppedCandidate(msgspec.Struct, frozen=True, kw_only=True):
     again: str = ""
 
 
+class RegimeRow(msgspec.Struct, frozen=True, kw_only=True):
+    """How calls of a kind and regime are decided that nobody measured, and what that loses on `held_out` shapes.
+
+    `decides` is `nearest` for the nearest problem, `expected` for the least expected time, or `vendor` for the vendor's
+    choice. `shapes` counts all surveyed shapes. Regrets are as in `SurveyRow`, and None if no shapes were held out.
+    """
+
+    kind: str
+    regime: str
+    decides: str
+    shapes: int
+    held_out: int
+    mean: float | None = None
+    p95: float | None = None
+    worst: float | None = None
+    where: str = ""
+
+
 class SurveyPoint(msgspec.Struct, frozen=True, kw_only=True):
     """A surveyed shape: its fastest candidate and time, what dispatch picks, and the regret of that.
 
@@ -176,13 +194,14 @@ class SurveyPoint(msgspec.Struct, frozen=True, kw_only=True):
     picked: str
     regret: float | None
     held_out: bool
+    regime: str = ""
 
 
 class SurveyRow(msgspec.Struct, frozen=True, kw_only=True):
     """The regret of dispatch on surveyed shapes that nothing was learned from, against the best time there.
 
     A regret is time over best time, less 1. Given are the mean, the 95th percentile, and the worst, with its problem.
-    `points` are all surveyed shapes.
+    `points` are all surveyed shapes. `regimes` are by kind of calls, in the order of the operator's regimes.
     """
 
     shapes: int
@@ -192,6 +211,7 @@ class SurveyRow(msgspec.Struct, frozen=True, kw_only=True):
     worst: float
     where: str
     points: tuple[SurveyPoint, ...] = ()
+    regimes: tuple[RegimeRow, ...] = ()
 
 
 class DispatchMap(msgspec.Struct, frozen=True, kw_only=True):

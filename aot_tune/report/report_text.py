@@ -11,10 +11,11 @@ import msgspec
 
 from aot_tune.bench.devices.nvml import REASONS
 from aot_tune.bench.protocol.measurement_records import GpuTiming, Policy
-from aot_tune.report.report_records import NOT_TRIED, OperatorReport, ProblemRow, Report, VariantRow
+from aot_tune.report.report_records import NOT_TRIED, OperatorReport, ProblemRow, RegimeRow, Report, VariantRow
 from aot_tune.support.limits import size_text
 
 __all__ = [
+    "DECIDES",
     "columns",
     "counted",
     "curve_lines",
@@ -26,6 +27,7 @@ __all__ = [
     "on_others_text",
     "percent_text",
     "policy_lines",
+    "regime_table",
     "remark_lines",
     "slower_line",
     "speedup_text",
@@ -37,6 +39,8 @@ _WRAPPED = textwrap.TextWrapper(118, initial_indent=" " * 10, subsequent_indent=
 
 _SLOWER = 0.95
 """A winner below this share of the baseline's speed is called slower."""
+DECIDES = {"nearest": "nearest problem", "expected": "expected time", "vendor": "vendor's choice"}
+"""What decides calls that nobody measured, in words."""
 _ENOUGH = 5
 """A mean over fewer problems says nothing of others. With two, leaving out one only shows how unlike they are."""
 
@@ -61,6 +65,19 @@ def tried_text(part: OperatorReport) -> str:
         return f"tried none of {left}"
     counts = ", ".join(f"{n} {status}" for status, n in sorted(part.statuses.items()) if n and status != NOT_TRIED)
     return f"tried {part.tried - left} ({counts or 'nothing'})" + (f", {left} more not tried" if left else "")
+
+
+def regime_table(part: OperatorReport) -> list[tuple[str, ...]]:
+    """A table, with its head, of how calls of each kind and regime are decided and what that loses."""
+    rows = part.survey.regimes if part.survey is not None else ()
+    head = ("calls", "regime", "decided by", "shapes", "held out", "mean", "95 % within", "worst", "on")
+    return [head, *(_regime_row(row) for row in rows)] if rows else []
+
+
+def _regime_row(row: RegimeRow) -> tuple[str, ...]:
+    lost = ("-" if share is None else percent_text(share) for share in (row.mean, row.p95, row.worst))
+    decides = DECIDES.get(row.decides, row.decides)
+    return row.kind or "-", row.regime, decides, str(row.shapes), str(row.held_out), *lost, row.where or "-"
 
 
 def curve_lines(part: OperatorReport) -> list[str]:
@@ -287,6 +304,7 @@ def _operator(part: OperatorReport, failures: int) -> list[str]:
         curves = curve_lines(part)
         speedup = part.speedup
         lines.append(text + (f"; {speedup:.2f} x the baseline in the geometric mean" if speedup else ""))
+        lines += ["  " + line for line in columns(regime_table(part))]
         lines += [*curves, *slower_line(part), *remark_lines(part.problems)]
     if part.roofline_of:
         lines.append(f"  roofline: shares are of {part.roofline_of}")
@@ -360,5 +378,5 @@ def _problem(row: ProblemRow) -> tuple[str, ...]:
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows of cells as lines of a table."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

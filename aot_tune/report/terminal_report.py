@@ -20,6 +20,7 @@ from aot_tune.report.report_text import (
     held_out_of,
     on_others_text,
     percent_text,
+    regime_table,
     remark_lines,
     speedup_text,
     tried_text,
@@ -108,6 +109,7 @@ def _operator(part: OperatorReport, failures: int, candidates: bool, width: int)
         yield Text(f"regret of dispatch: {percent_text(mean)} in the mean{weight}{on_others_text(part)}")
         if part.speedup:
             yield Text.assemble(_ratio(part.speedup, f"{part.speedup:.2f}"), " x the baseline in the geometric mean")
+        yield from _regimes(part, width)
         yield from (Text(line.strip()) for line in curve_lines(part))
         yield from (Text(line.strip(), _NOTE) for line in remark_lines(part.problems))
     if part.roofline_of:
@@ -144,6 +146,21 @@ def _problems(part: OperatorReport, width: int) -> Table:
             *((Text(other or "="),) if roomy else ()),
         )
     return table
+
+
+def _regimes(part: OperatorReport, width: int) -> Iterator[Table]:
+    """What decides in each regime, and what that loses. A wider terminal gets more columns."""
+    head, *rows = regime_table(part) or [()]
+    few = {"shapes", "held out", "95 % within"} if width < _NARROW else set[str]()
+    places = [p for p, name in enumerate(head) if name not in few and (name != "on" or width >= _WIDE)]
+    if rows:
+        table = _table()
+        for place in places:
+            number = head[place] not in ("calls", "regime", "decided by", "on")
+            table.add_column(head[place], justify="right" if number else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(row[place]) for place in places))
+        yield table
 
 
 def _listed(rows: Sequence[ProblemRow]) -> Group:

@@ -40,10 +40,11 @@ def project(forks: Callable[..., str], tmp_path_factory: pytest.TempPathFactory)
     begin, end = text.index('        Kernel(\n            "loop"'), text.index("            requires=(stride")
     text = text[:begin] + KERNELS.lstrip("\n") + text[end:]
     text = text.replace("problem(N=20000), problem(N=60000)", "problem(N=256), problem(N=400000)")
+    text = text.replace("    workload=", '    regimes={"short": (N <= 4096,), "none": (N < 1,)},\n    workload=')
     made.operator.write_text(text)
     (made.templates / "twice" / "loop.cpp.j2").write_text(LOOP)
     made.configure()
-    made.build()
+    assert "regime 'none' has no shape within its ranges and values that a tuned kernel takes" in made.build()
     return made
 
 
@@ -65,6 +66,9 @@ def test_the_report_tells_what_dispatch_gives_up_on_other_shapes(project: Projec
     assert len(survey["points"]) == 100
     assert len(aside) == survey["shapes"]
     assert max(aside) == pytest.approx(survey["worst"], abs=1e-4)
+    points = {regime: [p for p in survey["points"] if p["regime"] == regime] for regime in ("short", "other")}
+    assert {len(p) for p in points.values()} == {50}
+    assert all((p["dims"]["N"] <= 4096) == (regime == "short") for regime in points for p in points[regime])
     (curve,) = one["curves"]
     assert len(curve["regret"]) == len(curve["variants"]) == len(curve["served"]) > 1
     (shown,) = one["maps"]

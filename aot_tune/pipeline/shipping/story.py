@@ -26,6 +26,7 @@ from aot_tune.report.report_records import (
     OperatorReport,
     ProblemRow,
     RaceRunner,
+    RegimeRow,
     RegretCurve,
     SurveyPoint,
     SurveyRow,
@@ -35,7 +36,7 @@ from aot_tune.select import all_picked, picked
 from aot_tune.select.decide import is_held_out
 from aot_tune.spec import Facts, Operator, Problem, all_of
 from aot_tune.spec.calls import extents_exist
-from aot_tune.spec.regimes import range_of
+from aot_tune.spec.regimes import range_of, regime_of
 from aot_tune.spec.survey_shapes import Kind, kind_of
 
 __all__ = ["Rooflines", "failures_of", "generic_only", "paired_ratio", "tell"]
@@ -181,6 +182,7 @@ def _points_of(chosen: Chosen) -> tuple[SurveyPoint, ...]:
                 picked=_name(evidence, pick),
                 regret=None if regret is None else round(regret, 5),
                 held_out=selection.judged is not None and is_held_out(name),
+                regime=regime_of(operator, facts[name]),
             )
         )
     return tuple(points)
@@ -324,7 +326,29 @@ def _survey(chosen: Chosen) -> SurveyRow | None:
         worst=worst,
         where=where,
         points=_points_of(chosen),
+        regimes=_regime_rows(chosen),
     )
+
+
+def _regime_rows(chosen: Chosen) -> tuple[RegimeRow, ...]:
+    """How each regime of each kind is decided, and what that loses; without regimes of which nothing is known."""
+    rows = []
+    for (kind, regime), rule in chosen.selection.rules.items():
+        judged = rule.judged
+        if not judged.regret and not judged.learned_from:
+            continue
+        row = RegimeRow(
+            kind=_kind_text(chosen.evidence.operator, kind),
+            regime=regime,
+            decides=rule.by,
+            shapes=len(judged.regret) + judged.learned_from,
+            held_out=len(judged.regret),
+        )
+        if judged.regret:
+            worst, where = judged.worst
+            row = msgspec.structs.replace(row, mean=judged.mean, p95=judged.percentile(0.95), worst=worst, where=where)
+        rows.append(row)
+    return tuple(rows)
 
 
 def _row(chosen: Chosen, problem_id: str, times: Mapping[str, float], rooflines: Rooflines) -> ProblemRow:

@@ -14,6 +14,7 @@ from aot_tune.report.report_records import (
     OperatorReport,
     ProblemRow,
     RaceRunner,
+    RegimeRow,
     RegretCurve,
     Report,
     SurveyPoint,
@@ -124,6 +125,20 @@ PRODUCT = OperatorReport(
             point(7, "bf16", 0.03, held_out=True),
             point(9, "bf16", None, held_out=False),
             point(11, "bf16", 0.0, held_out=False),
+        ),
+        regimes=(
+            RegimeRow(
+                kind="T=f32",
+                regime="few rows",
+                decides="expected",
+                shapes=2,
+                held_out=2,
+                mean=0.06,
+                p95=0.12,
+                worst=0.12,
+                where="M=3 N=77 T=f32",
+            ),
+            RegimeRow(kind="T=bf16", regime="few rows", decides="nearest", shapes=3, held_out=0),
         ),
     ),
     candidates=(
