@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -78,8 +78,8 @@ class _Part:
     with those of a vendor's library, `first`. If it does not serve a shape, they are compared with those of `generics`,
     unless these would take too long. All units are timed on `scouted` problems, and only `chosen` candidates on the
     others. `share` is the weight of the kind's problems relative to the heaviest kind. `paces` are the most ns that
-    candidates take for a FLOP or byte. `rows` are the costs on the tuned problems of the regime; on those of the kind
-    if it has none.
+    candidates take for a FLOP or byte there. `rows` are the costs on the tuned problems of the regime, or on those of
+    the kind if it has none.
     """
 
     evidence: Evidence
@@ -176,7 +176,7 @@ def _parts_of(evidence: Evidence, drawn: Mapping[Kind, Sequence[Problem]]) -> It
                     units=units,
                     known=timed,
                     share=share,
-                    paces=paces,
+                    paces=paces[name],
                     scouted=[] if chosen else scouted,
                     chosen=chosen,
                     rows={p.id: rows[p.id] for p in own} or rows,
@@ -199,13 +199,19 @@ def _turns(parts: Sequence[_Part], *, scouted: bool) -> list[tuple[_Part, Proble
     return [(part, problem) for _, _, part, problem in sorted(turns, key=lambda f: f[:2])]
 
 
-def _paces(evidence: Evidence) -> dict[str, float]:
-    """By candidate, ns for a FLOP or byte on the tuned problem where it is slowest."""
-    amounts, paces = {p.id: evidence.operator.amount(p) for p in evidence.workload}, dict[str, float]()
-    for problem, row in evidence.times().items():
-        for candidate, ns in row.items() if problem in amounts else ():
-            paces[candidate] = max(paces.get(candidate, 0.0), ns / amounts[problem])
-    return paces
+def _paces(evidence: Evidence) -> dict[str, dict[str, float]]:
+    """By regime and candidate, ns for a FLOP or byte on the regime's tuned problem where it is slowest.
+
+    Without a time in a regime, it is on the tuned problem of all where it is slowest.
+    """
+    by_regime: dict[str, dict[str, float]] = {}
+    times, slowest = evidence.times(), dict[str, float]()
+    for problem in evidence.workload:
+        paces, amount = by_regime.setdefault(_regime(evidence.operator, problem), {}), evidence.operator.amount(problem)
+        for candidate, ns in times.get(problem.id, {}).items():
+            for of in (paces, slowest):
+                of[candidate] = max(of.get(candidate, 0.0), ns / amount)
+    return defaultdict(lambda: slowest, {name: {**slowest, **paces} for name, paces in by_regime.items()})
 
 
 def _rows(evidence: Evidence) -> dict[Kind, Costs]:
