@@ -36,6 +36,9 @@ __all__ = ["HANDFUL", "Shapes", "Surveying", "plan", "survey_all"]
 _SCOUTED, _OF_SHAPES = 40, 5
 """This many shapes, or a fifth of all, decide which candidates are surveyed."""
 
+_FAR = 8.0
+"""A kernel is surveyed unless it is this many times slower than the best wherever it was timed."""
+
 _IN_TURN = 20
 """The first shapes of each regime of each kind are surveyed in turn. Later, kinds of more weight get more."""
 _LEAST_SHARE = 0.1
@@ -129,7 +132,8 @@ class _Part:
     def settle(self, most: int = PRESELECTED) -> None:
         """Choose the candidates to go on with, by times on tuned problems and surveyed shapes. Drop the others' times.
 
-        Surveyed shapes together weigh at least as much as the tuned problems, which may be many more.
+        Surveyed shapes together weigh at least as much as the tuned problems, which may be many more. Of a kernel that
+        has none among the `most` that are worth most, the one that comes nearest to the best of a problem is another.
         """
         if self.chosen:
             return
@@ -141,8 +145,23 @@ class _Part:
         weights = dict.fromkeys(surveyed, max(len(tuned) / max(len(surveyed), 1), 1.0))
         tiles = _tiles(self.evidence, self.units)
         alike = {c: tiles[name] for c, name in able.items() if name in tiles}
-        self.chosen = preselect({p: r for p, r in rows.items() if r}, alike, most, weights)
+        timed = {p: r for p, r in rows.items() if r}
+        self.chosen = preselect(timed, alike, most, weights)
+        self.chosen += self._of_other_kernels(timed)
         self.evidence.keep_surveyed(problems, {e.candidate.id for e in (*self.generics, *self.variants())})
+
+    def _of_other_kernels(self, rows: Costs) -> list[str]:
+        """Of each kernel without a chosen candidate, the one that is least behind on a problem, if that is not far."""
+        kernels = {e.candidate.id: e.candidate.kernel for unit in self.units.values() for e in unit}
+        there = {kernels[c] for c in self.chosen}
+        nearest: dict[str, tuple[float, str]] = {}
+        for row in rows.values():
+            best = min(row.values())
+            for candidate, ns in row.items():
+                if kernels[candidate] not in there and ns <= _FAR * best:
+                    behind = ns / best, candidate
+                    nearest[kernels[candidate]] = min(behind, nearest.get(kernels[candidate], behind))
+        return [candidate for _, candidate in sorted(nearest.values())]
 
 
 def _parts_of(evidence: Evidence, drawn: Mapping[Kind, Sequence[Problem]]) -> Iterator[_Part]:
