@@ -60,6 +60,7 @@ def test_the_other_tables_are_as_the_records() -> None:
     assert second == PRODUCT.failures[1].reason
     assert column(PAGE, "candidates", "On")[0] == "M=16 N=64 T=f32"
     assert column(PAGE, "worst", "Shape") == ["M=3 N=77 T=f32", "M=7 N=77 T=bf16"]
+    assert column(PAGE, "regimes", "Decided by") == ["expected time", "nearest problem"]
 
 
 def test_data_of_the_charts_is_that_of_the_records() -> None:
