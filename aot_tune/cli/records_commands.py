@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,15 @@ from aot_tune.spec.load_operators import (
     roots_with_bundled,
     template_paths,
 )
-from aot_tune.support.errors import AotTuneError, BuildError, DatabaseError, Mistakes, OptionError, ToolchainError
+from aot_tune.support.errors import (
+    AotTuneError,
+    BuildError,
+    DatabaseError,
+    Mistakes,
+    OptionError,
+    SpecError,
+    ToolchainError,
+)
 from aot_tune.triton.ask_declarations import read_functions, with_declarations
 
 __all__ = ["add_records"]
@@ -374,6 +382,21 @@ def _checked(
     for path, database in tree.items():
         if database.operator in declared:
             yield from ((str(path), finding) for finding in _sources(database, declared[database.operator], render))
+            yield from ((str(path), finding) for finding in _losses(database, declared[database.operator]))
+
+
+def _losses(database: OperatorDatabase, operator: Operator) -> Iterator[Finding]:
+    """Regimes of calls in which a library of this record would lose more than it may, by its own survey."""
+    from aot_tune.pipeline.records.lookup import evidence_as_recorded  # slow to import
+    from aot_tune.pipeline.shipping.finish import MORE_SHAPES, selected, told_losses
+
+    for target in _recorded_targets([database]) if database.survey else ():
+        try:
+            evidence = evidence_as_recorded(operator, target, database)
+        except SpecError:  # a Triton function was not read, which another finding tells
+            continue
+        for line in told_losses(evidence, selected(evidence)[1]):
+            yield Finding(f"calls on {target.name} that nobody measured, {line}", MORE_SHAPES, wrong=False)
 
 
 def _no_more_given(
@@ -431,9 +454,9 @@ def _with_workload(
     return {name: stated.plan.stated_for(operator, families) for name, operator in operators.items()}
 
 
-def _recorded_targets(tree: RecordTree) -> list[Target]:
+def _recorded_targets(databases: Iterable[OperatorDatabase]) -> list[Target]:
     targets = []
-    for name in sorted({c.candidate.target for d in tree.values() for c in d.candidates if not c.candidate.generic}):
+    for name in sorted({c.candidate.target for d in databases for c in d.candidates if not c.candidate.generic}):
         try:
             targets.append(target_by_name(name))
         except ToolchainError:  # this version no longer knows it
@@ -447,7 +470,7 @@ def _renderer(
     """The operators with the declarations of their Triton functions, a renderer, and why functions are missing."""
     from aot_tune.pipeline.records.lookup import as_declared  # slow to import
 
-    targets = _recorded_targets(tree)
+    targets = _recorded_targets(tree.values())
     baselines = generic_targets(targets)
     families = sorted({t.family for t in (*baselines, *targets)})
     try:

@@ -18,6 +18,7 @@ from aot_tune.pipeline.executor import executor_of
 from aot_tune.pipeline.records.record_writer import WrittenRecords, check_record_folder, databases_of, write_records
 from aot_tune.pipeline.scheduling.tune_targets import tune
 from aot_tune.pipeline.session import Session
+from aot_tune.pipeline.shipping.finish import selected
 from aot_tune.pipeline.shipping.survey import survey_all
 from aot_tune.plan.library_plan import Paths, Plan, input_files, read_plan
 from aot_tune.plan.preflight import Machines, ThisMachine
@@ -202,7 +203,7 @@ def tune_library(session: Session) -> dict[str, list[Evidence]]:
         evidence = tune(session)
     measured = session.progress.now() - began
     with session.time.stage("survey"), session.time.not_after_tuning(session.progress.now):
-        survey_all(session, evidence, measured)
+        survey_all(session, evidence, measured, lambda tuned: selected(tuned, session.options)[1].losing)
     return evidence
 
 

@@ -105,6 +105,10 @@ class Expectation:
     vendor: bool = False
 
 
+MEAN_LIMIT, P95_LIMIT = 0.10, 0.50
+"""What a decision may lose in a regime: in the mean, and on all but a twentieth of its shapes."""
+
+
 @dataclass(frozen=True)
 class Judged:
     """Regret on held-out surveyed shapes, against the best candidate that was surveyed there.
@@ -125,6 +129,11 @@ class Judged:
         """The largest regret, and its problem."""
         problem = max(self.regret, key=lambda p: (self.regret[p], p), default="")
         return self.regret.get(problem, 0.0), problem
+
+    @property
+    def is_too_much(self) -> bool:
+        """Whether it is more than a decision may lose."""
+        return self.mean > MEAN_LIMIT or self.percentile(0.95) > P95_LIMIT
 
     def percentile(self, share: float) -> float:
         """The regret that this share of the shapes does not exceed; 0 without shapes."""

@@ -104,6 +104,11 @@ class Selection:
         regret = {problem: lost for part in parts for problem, lost in sorted(part.regret.items())}
         return Judged(regret, sum(part.learned_from for part in parts)) if regret else None
 
+    @property
+    def losing(self) -> tuple[Cell, ...]:
+        """The kinds and regimes of calls in which the decision loses more than it may."""
+        return tuple(cell for cell, rule in self.rules.items() if rule.judged.is_too_much)
+
 
 def select(
     costs: Costs,

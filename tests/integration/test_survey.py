@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from project import Project
@@ -88,3 +89,49 @@ def test_a_replay_of_the_record_decides_the_same(project: Project) -> None:
     project.configure("--database", tuning, build="again", AOT_TUNE_MODE="replay")
     project.build(build="again")
     assert decided(project, "again") == decided(project)
+
+
+UNTOLD = """
+{{ prelude() }}
+{{ no_workspace() }}
+{{ kernel_signature("launch") }} {
+  const bool lucky = static_cast<uint64_t>({{ dim("N") }}) * 0x9e3779b97f4a7c15u >> 63 == {{ LIKES }};
+  for (int t = 0; t < (lucky ? 1 : 8); ++t) {
+    for (int64_t i = 0; i < {{ dim("N") }}; ++i) {
+      {{ store("y", ["i"], "2 * " ~ load("x", ["i"])) }}
+    }
+    asm volatile("" ::: "memory");
+  }
+  return 0;
+}
+"""
+"""Which of two variants is the better one, nothing tells: neither neighbours nor terms of a call."""
+
+
+def test_a_decision_that_loses_too_much_gets_more_shapes_and_is_not_shipped_by_a_strict_build(
+    forks: Callable[..., str], tmp_path: Path
+) -> None:
+    project = Project.make(tmp_path / "project")
+    del project.env["AOT_TUNE_SURVEY"]
+    project.runs = forks
+    project.change(
+        'Parameter("TIMES", (1, 4, 16, 64, 256)), Parameter("UNROLL", (1, 4))', 'Parameter("LIKES", (0, 1)),'
+    )
+    project.change('            constraints=(parameter("UNROLL") == 1,),\n', "")
+    (project.templates / "twice" / "loop.cpp.j2").write_text(UNTOLD)
+    project.configure(AOT_TUNE_STRICT="1")
+    said = project.build(status=1, AOT_TUNE_STRICT="1")
+    assert "survey: 1 regimes lose more than they may, so they get twice as many shapes" in said
+    assert "operator 'twice' on " in said
+    assert "regime 'other': " in said
+    assert "held-out shapes" in said
+    assert "fix: survey more shapes with AOT_TUNE_SURVEY, or add kernels that are good there" in said
+    project.configure(build="lax")
+    said = project.build(build="lax")
+    assert "NOTE twice on " in said
+    report = json.loads((project.folder / "lax" / "report.json").read_bytes())
+    assert any("10% and 50% are the limits" in note for note in report["notes"])
+    tuning = project.record()
+    said = project.ask("records", "check", "--render", "--templates", project.templates, tuning)
+    assert "10% and 50% are the limits" in said
+    project.ask("records", "check", "--render", "--strict", "--templates", project.templates, tuning, status=1)

@@ -26,12 +26,13 @@ from aot_tune.database import (
     operator_digest,
     without,
 )
-from aot_tune.database.checks import in_space
+from aot_tune.database.checks import gone, in_space
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.pruning import NEAR_IN_A_RECORD, Resemblances, rank_of
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.wanted_kernels import is_named, kernels_for, left_to_others, tunes
 from aot_tune.render import Candidate, Rendered
+from aot_tune.render.candidate import requirements
 from aot_tune.spec import Operator, Problem, Target
 from aot_tune.spec.calls import is_taken
 from aot_tune.support.errors import AotTuneError, DatabaseError, RenderError, SpecError
@@ -39,6 +40,7 @@ from aot_tune.support.errors import AotTuneError, DatabaseError, RenderError, Sp
 __all__ = [
     "Known",
     "as_declared",
+    "evidence_as_recorded",
     "evidence_of_what_holds",
     "known_here",
     "miss",
@@ -196,7 +198,8 @@ def recorded_evidence(session: Session, operator: Operator, target: Target) -> t
         raise miss(session, operator, target, missing, database)
     if database is None:
         return _generic_evidence(session, operator, target), None
-    return recalled(session, operator, target, database, _rendered_again(session, operator, target, database)), database
+    variants = _rendered_again(session, operator, target, database)
+    return recalled(operator, target, database, variants, brief=target == session.older), database
 
 
 def _generic_evidence(session: Session, operator: Operator, target: Target) -> Evidence:
@@ -208,15 +211,38 @@ def _generic_evidence(session: Session, operator: Operator, target: Target) -> E
     return evidence
 
 
+def evidence_as_recorded(operator: Operator, target: Target, database: OperatorDatabase) -> Evidence:
+    """The evidence that a database gives for a target, if its candidates are as they were recorded. None is rendered.
+
+    Raises:
+        SpecError: when a Triton function was not read for the target.
+    """
+    lost, measured = gone(database, operator), {m.candidate for m in database.measurements if m.status == "ok"}
+    variants = {}
+    for record in database.candidates:
+        candidate = as_declared(operator, record.candidate) if record.id not in lost else record.candidate
+        if record.id in measured - lost.keys() and (candidate.generic or candidate.target == target.name):
+            requires = requirements(operator, candidate)
+            rendered = Rendered(
+                candidate=candidate, source="", digest=record.source, symbol="", lines=(), requires=requires
+            )
+            variants[record.id] = Variant(rendered=rendered, recorded=record.code)
+    return recalled(operator, target, database, variants)
+
+
 def recalled(
-    session: Session, operator: Operator, target: Target, database: OperatorDatabase, variants: dict[str, Variant]
+    operator: Operator,
+    target: Target,
+    database: OperatorDatabase,
+    variants: dict[str, Variant],
+    *,
+    brief: bool = False,
 ) -> Evidence:
     """The evidence that a database gives for some recorded candidates.
 
     Raises:
         DatabaseError: when it has a time that is impossible on its device.
     """
-    brief = target == session.older
     evidence = Evidence(operator, target, variants, brief=brief)
     workload = {p.key: p for p in evidence.workload}
     for measurement in database.measurements:
@@ -463,7 +489,7 @@ def evidence_of_what_holds(
         if outdated or not evidence.brief:  # records for older CPUs may be incomplete
             evidence.remark(f"NOT TUNED for {target.name}, the generic variant serves: {'; '.join(reasons)}")
         return evidence, None
-    evidence = recalled(session, operator, target, database, variants)
+    evidence = recalled(operator, target, database, variants, brief=target == session.older)
     if outdated or (missing and not evidence.brief):
         served = "; calls of them get a variant that was measured on others, else the generic one" * bool(missing)
         evidence.remark(f"PARTLY TUNED for {target.name}: {'; '.join(reasons)}{served}")

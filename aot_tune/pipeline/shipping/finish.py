@@ -26,20 +26,35 @@ from aot_tune.pipeline.failures import crash_hint
 from aot_tune.pipeline.known_times import processors_of
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.filling_in import with_filling_in
-from aot_tune.pipeline.shipping.story import Rooflines, failures_of, generic_only, tell
+from aot_tune.pipeline.shipping.story import Rooflines, failures_of, generic_only, kind_text, tell
+from aot_tune.plan.options import Options
 from aot_tune.render import assumes_less
 from aot_tune.report.report_records import DroppedCandidate, MemoryPeak, OperatorReport, Report
-from aot_tune.report.report_text import policy_lines
-from aot_tune.select import NEAREST, SURVEYED, Cell, ChoiceLimits, Rule, Survey, select, terms_of
+from aot_tune.report.report_text import DECIDES, policy_lines
+from aot_tune.select import (
+    NEAREST,
+    SURVEYED,
+    Cell,
+    ChoiceLimits,
+    Costs,
+    Rule,
+    Selection,
+    Survey,
+    select,
+    terms_of,
+)
+from aot_tune.select.decide import MEAN_LIMIT, P95_LIMIT
 from aot_tune.spec import Operator, Problem
 from aot_tune.spec.regimes import OTHER, regime_of, regimes_of
 from aot_tune.spec.survey_shapes import kind_of
-from aot_tune.support.errors import NoSurvivorError
+from aot_tune.support.errors import BuildError, NoSurvivorError
 from aot_tune.support.limits import group_peak, peaks
 from aot_tune.support.storage import scratch_folder
 
-__all__ = ["choose", "finish", "keep_texts"]
+__all__ = ["MORE_SHAPES", "choose", "finish", "keep_texts", "selected", "told_losses"]
 
+MORE_SHAPES = "survey more shapes with AOT_TUNE_SURVEY, or add kernels that are good there"
+"""What to do where the decision loses too much."""
 _SECONDS = 600.0
 
 
@@ -83,12 +98,9 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
 
     Raises:
         NoSurvivorError: when only the generic candidate is left and the options do not allow to ship it alone.
+        BuildError: when the decision loses more than it may, in a strict build.
     """
     operator = evidence.operator
-    costs, times = evidence.choice_costs(), evidence.times()
-    if evidence.brief:
-        reached = {p: row for p, row in times.items() if _any_tuned(evidence, row)}
-        costs, times = {p: row for p, row in costs.items() if p in reached}, reached
     others = [c for c, e in evidence.variants.items() if not e.candidate.generic and not evidence.fills_in(e)]
     survived = not others or not all(evidence.failed(c) for c in others)
     if not survived and session.options.no_survivor == "fail" and not evidence.brief:
@@ -102,6 +114,26 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         )
     if not survived:
         evidence.nothing_survived()
+    costs, selection = selected(evidence, session.options)
+    if lines := told_losses(evidence, selection):
+        if session.options.strict:
+            raise BuildError(
+                f"operator {operator.name!r} on {evidence.target.name}: calls that nobody measured lose more than they "
+                "may, judged by surveyed shapes that were kept aside",
+                why="\n       ".join(lines),
+                fix=f"{MORE_SHAPES}, or set AOT_TUNE_STRICT=0",
+            )
+        for line in lines:
+            session.progress.line(f"NOTE {operator.name} on {evidence.target.name}: {line}; {MORE_SHAPES}")
+    return Chosen(evidence, with_filling_in(session, evidence, selection), costs)
+
+
+def selected(evidence: Evidence, options: Options | None = None) -> tuple[Costs, Selection]:
+    """The selection of an operator's variants on one target, and the costs that it is based on."""
+    operator, costs, times = evidence.operator, evidence.choice_costs(), evidence.times()
+    if evidence.brief:
+        reached = {p: row for p, row in times.items() if _any_tuned(evidence, row)}
+        costs, times = {p: row for p, row in costs.items() if p in reached}, reached
     facts = {p.id: operator.facts(p) for p in evidence.workload}
     sizes = {i: e.text_bytes for i, e in evidence.variants.items() if e.object}
     survey = _survey_of(evidence)
@@ -113,14 +145,29 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         sizes=sizes,
         plainer=_least_assuming(evidence),
         survey=survey,
-        limits=_limits(session, surveyed=survey is not None),
+        limits=None if options is None else _limits(options, surveyed=survey is not None),
         kind_of=partial(kind_of, operator),
         regimes=regimes_of(operator),
         bound=frozenset(c for c, e in evidence.variants.items() if evidence.is_bound(e)),
         generic=frozenset(c for c, e in evidence.variants.items() if e.candidate.generic),
         weights=evidence.weights,
     )
-    return Chosen(evidence, with_filling_in(session, evidence, selection), costs)
+    return costs, selection
+
+
+def told_losses(evidence: Evidence, selection: Selection) -> list[str]:
+    """In words, the regimes of calls in which the decision loses more than it may."""
+    lines = []
+    for kind, regime in selection.losing:
+        rule = selection.rules[kind, regime]
+        where = ", ".join(filter(None, (kind_text(evidence.operator, kind), f"regime {regime!r}")))
+        judged, (worst, problem) = rule.judged, rule.judged.worst
+        lines.append(
+            f"{where}: {DECIDES[rule.by]} loses {judged.mean:.1%} in the mean of {len(judged.regret)} held-out shapes "
+            f"and {judged.percentile(0.95):.1%} at p95, the most {worst:.1%} on '{problem}'; {MEAN_LIMIT:.0%} and "
+            f"{P95_LIMIT:.0%} are the limits"
+        )
+    return lines
 
 
 def _any_tuned(evidence: Evidence, candidates: Iterable[str]) -> bool:
@@ -128,9 +175,9 @@ def _any_tuned(evidence: Evidence, candidates: Iterable[str]) -> bool:
     return any(not evidence.variants[c].candidate.generic for c in candidates)
 
 
-def _limits(session: Session, *, surveyed: bool) -> ChoiceLimits:
+def _limits(options: Options, *, surveyed: bool) -> ChoiceLimits:
     """The limits of a choice: from the options, or else the defaults."""
-    options, limits = session.options, SURVEYED if surveyed else ChoiceLimits()
+    limits = SURVEYED if surveyed else ChoiceLimits()
     return ChoiceLimits(
         regret=limits.regret if options.max_regret is None else options.max_regret,
         worst=limits.worst,
@@ -228,6 +275,7 @@ def finish(
         notes=(
             *_remarks(session),
             *sorted({f"{r.operator}: {r.note}" for r in reports if r.note}),
+            *_losses(chosen),
             *_disturbed(reports),
         ),
     )
@@ -247,6 +295,12 @@ def _remarks(session: Session) -> list[str]:
     left_out = [f"without kernels of {', '.join(backends)} (AOT_TUNE_EXCLUDE_BACKENDS)"] if backends else []
     left_out += session.too_large
     return left_out + [text for f in session.plan.families if (text := family(f).caution)]
+
+
+def _losses(chosen: Mapping[str, Sequence[Chosen]]) -> list[str]:
+    """Remarks on regimes in which the decision loses more than it may."""
+    every = [(m.evidence, told_losses(m.evidence, m.selection)) for members in chosen.values() for m in members]
+    return [f"{e.operator.name} on {e.target.name}: {line}; {MORE_SHAPES}" for e, lines in every for line in lines]
 
 
 def _disturbed(reports: Sequence[OperatorReport]) -> list[str]:

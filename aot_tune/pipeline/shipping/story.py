@@ -39,7 +39,7 @@ from aot_tune.spec.calls import extents_exist
 from aot_tune.spec.regimes import range_of, regime_of
 from aot_tune.spec.survey_shapes import Kind, kind_of
 
-__all__ = ["Rooflines", "failures_of", "generic_only", "paired_ratio", "tell"]
+__all__ = ["Rooflines", "failures_of", "generic_only", "kind_text", "paired_ratio", "tell"]
 
 _MOST = 40
 """How many candidates of an operator a report lists."""
@@ -136,7 +136,7 @@ def _candidate_rows(evidence: Evidence, rooflines: Rooflines) -> tuple[Candidate
     return tuple(sorted(rows, key=lambda r: (-(r.roofline or 0.0), r.name))[:_MOST])
 
 
-def _kind_text(operator: Operator, kind: Kind) -> str:
+def kind_text(operator: Operator, kind: Kind) -> str:
     """A kind of calls in the form that people write: `T=bf16 math=ieee`."""
     choices = {f"dtype.{v}": names for v, names in operator.dtypes.items()}
     choices |= {f"attribute.{a.name}": a.choices for a in operator.attributes}
@@ -148,7 +148,7 @@ def _curves_of(chosen: Chosen) -> tuple[RegretCurve, ...]:
     evidence, selection = chosen.evidence, chosen.selection
     return tuple(
         RegretCurve(
-            kind=_kind_text(evidence.operator, kind),
+            kind=kind_text(evidence.operator, kind),
             variants=tuple(_name(evidence, c) for c in selection.order.get(kind, ())[: len(curve)]),
             regret=tuple(round(regret, 5) for regret in curve),
             served=tuple(round(share, 5) for share in selection.served.get(kind, ())),
@@ -175,7 +175,7 @@ def _points_of(chosen: Chosen) -> tuple[SurveyPoint, ...]:
         points.append(
             SurveyPoint(
                 problem=name,
-                kind=_kind_text(operator, kind_of(operator, facts[name])),
+                kind=kind_text(operator, kind_of(operator, facts[name])),
                 dims=dict(problem.dims),
                 best=_name(evidence, best),
                 ns=row[best],
@@ -239,7 +239,7 @@ def _map(chosen: Chosen, kind: Kind, problems: Sequence[Problem], pair: tuple[st
     variants = tuple(dict.fromkeys(picks.values()))
     index = {name: i for i, name in enumerate(variants)}
     return DispatchMap(
-        kind=_kind_text(operator, kind),
+        kind=kind_text(operator, kind),
         x=x,
         y=y,
         at={d: n for d, n in usual.items() if d not in pair},
@@ -338,7 +338,7 @@ def _regime_rows(chosen: Chosen) -> tuple[RegimeRow, ...]:
         if not judged.regret and not judged.learned_from:
             continue
         row = RegimeRow(
-            kind=_kind_text(chosen.evidence.operator, kind),
+            kind=kind_text(chosen.evidence.operator, kind),
             regime=regime,
             decides=rule.by,
             shapes=len(judged.regret) + judged.learned_from,
@@ -384,7 +384,7 @@ def _row(chosen: Chosen, problem_id: str, times: Mapping[str, float], rooflines:
         weight=evidence.operator.weight(problem),
         roofline=share[0] if share is not None else None,
         bound=share[1].bound if share is not None else "",
-        kind=_kind_text(evidence.operator, kind_of(evidence.operator, facts)),
+        kind=kind_text(evidence.operator, kind_of(evidence.operator, facts)),
         dims=dict(problem.dims),
         runners=_runners_on(evidence, problem_id, () if first is None else (first,)),
         held_out=None if held_out is None else round(held_out, 5),

@@ -6,7 +6,7 @@ import itertools
 import math
 import statistics
 from collections import defaultdict, deque
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -353,14 +353,13 @@ def plan(kinds: Sequence[Shapes], seconds: float) -> None:
 
 def _planned(parts: Sequence[_Part], seconds: float) -> list[_Part]:
     """The parts, each with its leading candidates and the shapes that fit into so many seconds together."""
-    parts = [p for p in parts if len(p.known) < _ENOUGH]
     kinds, drawn = list[Shapes](), list[list[Problem]]()
     for part in parts:
         part.settle(_LEADERS)
-        tuned = [p for p in part.problems if p.id in part.rows]
+        known = [p for p in part.problems if p.id in part.rows or p.id in part.known]
         drawn.append([p for p in part.problems if p.id not in part.rows and p.id not in part.known and part.tried(p)])
         times = [_seconds_of(part, p) for p in drawn[-1]]
-        kinds.append(Shapes([_point(p) for p in drawn[-1]], times, [_point(p) for p in tuned]))
+        kinds.append(Shapes([_point(p) for p in drawn[-1]], times, [_point(p) for p in known]))
     plan(kinds, seconds)
     for part, kind, shapes in zip(parts, kinds, drawn, strict=True):
         part.only([shapes[n] for n in kind.chosen])
@@ -380,28 +379,59 @@ def _point(problem: Problem) -> list[float]:
     return [math.log2(max(n, 1)) for _, n in sorted(problem.dims.items())]
 
 
-def survey_all(session: Session, evidence: Mapping[str, Sequence[Evidence]], measured: float) -> None:
+def survey_all(
+    session: Session,
+    evidence: Mapping[str, Sequence[Evidence]],
+    measured: float,
+    losing: Callable[[Evidence], Collection[tuple[Kind, str]]],
+) -> None:
     """Survey what was tuned on the devices that are here. `measured` is the time that tuning took, in seconds.
 
     On a CPU, it is planned to fit its time. If the time runs out nevertheless, the survey ends with the shapes that it
-    has, about as many of each kind.
+    has, about as many of each kind. Then regimes of kinds that are `losing` more than they may get twice as many, in at
+    most the same time again; unless the user gave the number.
     """
     count = survey_shapes_wanted(session)
-    if count == 0:
+    if count == 0 or not session.plan.may_measure:
         return
+    every = [e for evidences in evidence.values() for e in evidences if not (e.left_out or e.brief)]
+    tuned = [(e, devices) for e in every if (devices := session.devices_for(e.target))]
+    for one, devices in tuned:
+        one.survey_on(devices[0])
+        recall_survey(session, devices[0], one)
+    _survey(session, [(devices, _parts_of(e, _drawn(session, e, count))) for e, devices in tuned], measured)
+    if session.options.survey is not None:
+        return
+    again = [(e, devices, cells) for e, devices in tuned if (cells := frozenset(losing(e)))]
+    if again:
+        regimes = sum(len(cells) for *_, cells in again)
+        session.progress.line(f"survey: {regimes} regimes lose more than they may, so they get twice as many shapes")
+        more = [(devices, list(_parts_of(e, _of_cells(e, 2 * count, cells)))) for e, devices, cells in again]
+        _survey(session, more, measured, again=True)
+
+
+def _of_cells(evidence: Evidence, count: int, cells: Collection[tuple[Kind, str]]) -> dict[Kind, list[Problem]]:
+    """The shapes of some regimes of kinds, if a kind has so many in all."""
+    operator = evidence.operator
+    drawn = survey_shapes(operator, evidence.target.family, count, tuned_kernels(operator, evidence.target))
+    return {kind: [p for p in shapes if (kind, _regime(operator, p)) in cells] for kind, shapes in drawn.items()}
+
+
+def _survey(
+    session: Session,
+    every: Iterable[tuple[list[Device], Iterable[_Part]]],
+    measured: float,
+    *,
+    again: bool = False,
+) -> None:
     by_device: dict[str, tuple[list[Device], list[_Part]]] = {}
-    for evidences in evidence.values():
-        for tuned in evidences:
-            devices = session.devices_for(tuned.target)
-            if devices and session.plan.may_measure and not (tuned.left_out or tuned.brief):
-                tuned.survey_on(devices[0])
-                recall_survey(session, devices[0], tuned)
-                shapes = _drawn(session, tuned, count)
-                by_device.setdefault(devices[0].digest, (devices, []))[1].extend(_parts_of(tuned, shapes))
+    for devices, parts_of in every:
+        by_device.setdefault(devices[0].digest, (devices, []))[1].extend(parts_of)
     for devices, parts in by_device.values():
         on_host, seconds = family(devices[0].family).on_host, _seconds(session, measured)
         bounded = on_host and seconds < math.inf
-        wanted = _planned(parts, min(seconds, _ON_HOST)) if bounded else parts
+        lacking = [p for p in parts if again or len(p.known) < _ENOUGH]
+        wanted = _planned(lacking, min(seconds, _ON_HOST)) if bounded else parts
         most = min(seconds, _DISTURBED * _ON_HOST) if bounded else seconds
         if any(p.left for p in wanted):
             Surveying(session, [p for p in wanted if p.left], most).on(devices)
