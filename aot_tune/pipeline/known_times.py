@@ -33,6 +33,8 @@ _LEFT_OUT = 1.03
 """A candidate that a race left out counts as slower than the race's best by at least this factor. It exceeds the regret
 at which a variant may replace others. The candidate has only a short screen, in which power limits show less than in a
 race."""
+_STALLED = 100.0
+"""A surveyed time of over so many times the best of its shape is none: a thread waited for a core, again and again."""
 _TRIFLE = 1e-6
 """What does not beat a vendor's variant costs this much more. It ranks behind that variant, without a real regret."""
 
@@ -184,7 +186,8 @@ class SurveyedTimes:
         return SurveyedTimes(self.problems, times, self.processors)
 
     def costs(self, failed: Callable[[str], bool]) -> Costs:
-        """Times by problem and candidate. Candidates that ever failed are left out."""
+        """Times by problem and candidate. Candidates that ever failed are left out, and times of threads that waited."""
         good = {c for row in self.times.values() for c in row if not failed(c)}
         rows = {name: {c: t for c, t in row.items() if c in good} for name, row in self.times.items()}
-        return {name: row for name, row in rows.items() if row}
+        most = {name: _STALLED * min(row.values()) for name, row in rows.items() if row}
+        return {name: {c: t for c, t in rows[name].items() if t <= most[name]} for name in most}

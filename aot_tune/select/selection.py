@@ -47,9 +47,6 @@ MAX_REGRET, WORST_REGRET, MAX_VARIANTS = 0.01, 0.1, 12
 
 _LEAST_SHAPES = 48
 """How many shapes of each kind of calls a survey must have."""
-_STALLED = 100.0
-"""In a short survey, a shape with a time of over so many times its best is left out: a thread may have waited for a
-core."""
 _NOT_RACED = 0.03
 """A candidate that was not in a race counts as at least this much slower than its best."""
 

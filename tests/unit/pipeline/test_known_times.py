@@ -51,3 +51,4 @@ def test_surveyed_times_are_added_and_dropped_in_a_copy() -> None:
     assert first.times == {TEN.id: {"a": 1.0, "b": 2.0}}
     assert both.keeping([TEN.id], {"c"}).times == {TEN.id: {"c": 3.0}}
     assert both.costs(lambda c: c == "a") == {TEN.id: {"b": 2.0, "c": 3.0}}
+    assert both.adding([(TEN, {"d": 201.0, "e": 199.0})]).costs(lambda c: c == "a")[TEN.id].keys() == {"b", "c", "e"}
