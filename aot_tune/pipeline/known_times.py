@@ -186,7 +186,7 @@ class SurveyedTimes:
         return SurveyedTimes(self.problems, times, self.processors)
 
     def costs(self, failed: Callable[[str], bool]) -> Costs:
-        """Times by problem and candidate. Candidates that ever failed are left out, and times of threads that waited."""
+        """Times by problem and candidate, without what failed and without times of threads that waited."""
         good = {c for row in self.times.values() for c in row if not failed(c)}
         rows = {name: {c: t for c, t in row.items() if c in good} for name, row in self.times.items()}
         most = {name: _STALLED * min(row.values()) for name, row in rows.items() if row}
