@@ -45,8 +45,6 @@ REGRET_LIMIT = 0.005
 MAX_REGRET, WORST_REGRET, MAX_VARIANTS = 0.01, 0.1, 12
 """With a survey: mean and largest regret over workload and survey, and the most variants for each kind of calls."""
 
-_LEAST_SHAPES = 48
-"""How many shapes of each kind of calls a survey must have."""
 _NOT_RACED = 0.03
 """A candidate that was not in a race counts as at least this much slower than its best."""
 
