@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from gpu_race import Arena, Run
 
-__all__ = ["FURTHEST", "OFF", "compiled", "difference", "eager", "facts", "furthest", "ours", "product"]
+__all__ = [
+    "FURTHEST",
+    "OFF",
+    "compiled",
+    "difference",
+    "eager",
+    "facts",
+    "furthest",
+    "off_attention",
+    "ours",
+    "product",
+    "ways",
+]
 
 OFF = {"bf16": 2e-2, "f16": 3e-3, "f32": 1e-4, "f32 ieee": 1e-4, "f32 tf32": 5e-3}
 """By a task's mode, how far two right results may differ: the norm of the difference over the norm."""
 
 FURTHEST = {"bf16": 1e-2, "f16": 1.5e-3, "f32": 2e-5}
 """By dtype, how far an element may be from the exact result: 2 to 4 times the rounding error of 16 bits."""
+
+_SMALL = 2**26
+"""Most scores of calls for which torch's attention without a kernel of its own is tried."""
 
 _f = torch.nn.functional
 
@@ -111,6 +127,71 @@ def eager(arena: Arena) -> Run:
     """The composition that a user of a framework writes. It makes its own outputs."""
     function, given = _EAGER[arena.task.operator], [vars(call) for call in arena.calls]
     return lambda i: function(**given[i])
+
+
+def ways(arena: Arena) -> dict[str, Run]:
+    """The ways in which torch computes the task. Not each of them need take it."""
+    problem, calls = arena.task.problem, arena.calls
+    if arena.task.operator == "flash_attention":
+        return _attentions(arena)
+    if arena.task.kind == "product":
+        return {"torch": product(arena)}
+    found = {"torch": eager(arena)}
+    if problem.attributes.get("activation") == "gelu_tanh" and problem.present == ("bias",):
+        fused = torch._addmm_activation
+        found["fused"] = lambda i: fused(calls[i].bias, calls[i].a, calls[i].b, use_gelu=True)
+    return found
+
+
+def _attentions(arena: Arena) -> dict[str, Run]:
+    """torch's attention: each backend alone and its own choice, with each way to tell the mask."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.attention.bias import causal_lower_right
+
+    calls, dims = arena.calls, arena.task.problem.dims
+    queries, keys, causal = dims["M"], dims["N"], calls[0].causal
+    masks: dict[str, dict[str, Any]] = {"": {"is_causal": causal != "none" and queries > 1}}
+    if causal == "lower_right" and 1 < queries != keys:
+        bias = torch.zeros(queries, keys, dtype=calls[0].q.dtype, device=calls[0].q.device)
+        bias.masked_fill_(~_seen(calls[0]), -math.inf)  # torch would make this of a mask of booleans, at each call
+        masks = {"": {"attn_mask": causal_lower_right(queries, keys)}, " bias": {"attn_mask": bias}}
+    names = ["FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION", ""]
+    names += ["MATH"] if dims["B"] * dims["H"] * queries * keys <= _SMALL else []
+
+    def way(backend: str, mask: dict[str, Any]) -> Run:
+        def run(i: int) -> object:
+            q, k, v = calls[i].q, calls[i].k, calls[i].v
+            return _f.scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1], **mask)
+
+        def alone(i: int) -> object:
+            with sdpa_kernel(getattr(SDPBackend, backend)):
+                return run(i)
+
+        return alone if backend else run
+
+    return {(n.split("_")[0].lower() or "default") + m: way(n, mask) for n in names for m, mask in masks.items()}
+
+
+def _seen(call: Any) -> Any:
+    """Which keys the queries see."""
+    queries, keys = call.q.shape[2], call.k.shape[2]
+    whole = torch.ones(queries, keys, dtype=torch.bool, device=call.q.device)
+    return whole if call.causal == "none" else whole.tril_(keys - queries if call.causal == "lower_right" else 0)
+
+
+def off_attention(arena: Arena, run: Run) -> float:
+    """The norm of the distance of some heads from the result in float64, over the latter's norm."""
+    call, out = arena.calls[0], arena.outputs()["out"]
+    out.fill_(math.nan)
+    run(0)
+    batches, heads = out.shape[:2]
+    shared, hidden, worst = heads // call.k.shape[1], ~_seen(call), 0.0
+    for b, h in {(0, 0), (batches // 2, heads // 2), (batches - 1, heads - 1)}:
+        q, k, v = (t.double() for t in (call.q[b, h], call.k[b, h // shared], call.v[b, h // shared]))
+        scores = (q @ k.T).mul_(q.shape[-1] ** -0.5).masked_fill_(hidden, -math.inf)
+        exact = torch.softmax(scores, -1) @ v
+        worst = max(worst, float((out[b, h].double() - exact).norm() / exact.norm()))
+    return worst if bool(torch.isfinite(out).all()) else math.inf
 
 
 def compiled(arena: Arena) -> Run:

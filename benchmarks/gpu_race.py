@@ -12,7 +12,7 @@ from gpu_tasks import Task, installed_operator
 
 from aot_tune.spec import Call, Operator, Problem, Tensor
 
-__all__ = ["Arena", "Contender", "copy_by_kernel", "copy_of", "copy_speed", "empty_kernel", "race"]
+__all__ = ["Arena", "Contender", "copy_by_kernel", "copy_of", "copy_speed", "empty_kernel", "fastest", "race"]
 
 Run = Callable[[int], object]
 """Computes with one set of buffers, by number, on the current stream. Only torch may allocate."""
@@ -20,10 +20,13 @@ Run = Callable[[int], object]
 _NODES = 20
 _COLD = 4
 """Buffers that must be cold take this many times the L2 together."""
+_NEAR = 1.25
+"""A way that takes this many times as long as the fastest one needs no rounds."""
 _MOST = 512
 _TWICE = 2 << 30
 """Calls on more bytes than this have only one set: at most a few percent of it can still be in the L2."""
-_LONG_US = 1000.0
+_GRAPH_US = 5000.0
+"""A graph has as many calls as fill this time, at most 20."""
 
 
 class Arena:
@@ -89,7 +92,7 @@ def _tensor(operator: Operator, problem: Problem, tensor: Tensor, number: int) -
 
 
 class Contender:
-    """One way to compute a task, captured as a graph of at least 20 calls that uses the sets in order."""
+    """One way to compute a task, captured as a graph of 20 calls, or fewer long ones, that uses the sets in order."""
 
     def __init__(self, name: str, run: Run, sets: int) -> None:
         self.name = name
@@ -99,7 +102,7 @@ class Contender:
             for number in range(3):
                 run(number % sets)
         torch.cuda.synchronize()
-        least = _NODES if _once(run) < _LONG_US else 5
+        least = max(1, min(_NODES, round(_GRAPH_US / _once(run))))
         self.nodes = math.ceil(least / sets) * sets
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
@@ -131,6 +134,21 @@ def _once(run: Run) -> float:
     stop.record()
     stop.synchronize()
     return float(start.elapsed_time(stop)) * 1000.0
+
+
+def fastest(ways: Mapping[str, Run], sets: int) -> list[Contender]:
+    """Those of several ways that take the task, without those that are far from the fastest one."""
+    able: list[Contender] = []
+    errors = []
+    for name, run in ways.items():
+        try:
+            able.append(Contender(name, run, sets))
+        except Exception as error:  # a way that does not take the task
+            torch.cuda.synchronize()
+            errors.append(f"{name}: {error}")
+    if not able:
+        raise RuntimeError("; ".join(errors))
+    return [c for c in able if c.expected <= _NEAR * min(c.expected for c in able)]
 
 
 def race(contenders: Sequence[Contender], rounds: int, turn_us: float = 2000.0) -> dict[str, list[float]]:

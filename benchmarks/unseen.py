@@ -1,34 +1,43 @@
 #!/usr/bin/env python3
 """Calls on shapes that no build drew, on a GPU: the installed library's dispatch, torch, and each kept variant.
 
-    benchmarks/unseen.py [--operators gemm softmax rms_norm layer_norm silu_mul] [--dtypes bf16 f16]
-                         [--forms plain tf32 gelu residual] [--count 300] [--seed 1] [--rounds 5] [--in-l2] [--variants]
+    benchmarks/unseen.py [--operators gemm batched_gemm flash_attention softmax rms_norm layer_norm silu_mul]
+                         [--forms plain tf32 gelu gelu_tanh silu residual prompt few one] [--dtypes bf16 f16 f32]
+                         [--count 40] [--seconds 200] [--seed 1] [--rounds 5] [--in-l2] [--variants]
                          [--widths whole any] [--json FILE]
 
-Half of the products are layers of known models with any number of rows. The other half have extents drawn evenly in the
-logarithm: most are multiples of 64, some of 8, a few of neither. For operators on rows, widths are multiples of 8 from
-64 to 16384, and there are 1 to 16384 rows. With `--widths any`, widths are 1 to 160000, and half of them are odd.
-Results of calls on rows are compared with torch's in float64, element by element. Calls on 8 MB or more are also
+Two fifths of the products are layers of known models. The others have extents drawn evenly in the logarithm: most are
+multiples of 64, some of 8, a few of neither. A third has one row. Batches have a and b by rows, by columns, or with
+matrices beside each other. Attention is a `prompt`, `few` queries, or `one`. For operators on rows, widths are
+multiples of 8 from 64 to 16384, and there are 1 to 16384 rows. With `--widths any`, widths are 1 to 160000, and half of
+them are odd. Results are compared before they are timed: those of calls on rows with torch's in float64, element by
+element; some heads of attention with float64. torch's time is the least of its own ways: for attention each backend
+alone and its own choice, with each way to tell the mask. Calls on rows and on few queries of 8 MB or more are also
 compared with the faster of two copies of as many bytes, by the driver and by a kernel. Weights of products are cold,
-and so are all inputs of calls on rows. With `--in-l2`, those that fit into the L2 stay there, as when kernels are
-chosen. Calls are in CUDA graphs, and rounds have changing order. With `--variants`, each variant of the dtype is
-forced by name in its own process. This shows how much faster the best kept variant would have been. Calls on one row
-are listed separately.
+and so are all inputs of other calls. With `--in-l2`, those that fit into the L2 stay there, as when kernels are chosen.
+Calls are in CUDA graphs, and rounds have changing order.
+
+All operators, dtypes and forms take turns, so `--seconds` cuts them evenly. With `--variants`, half of the time is for
+this: each variant is forced by name on the same shapes, in another process. It shows how much faster the best kept
+variant would have been, on the shapes that all variants came to.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import multiprocessing
 import os
 import statistics
-import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from unseen_shapes import COPIED, WIDTHS, Shape, products, rows_of, tell, variants_of
+from unseen_shapes import COPIED, WIDTHS, Shape, attentions, batches, products, tell, variants_of
 
 __all__ = ["FORMS", "best_of", "plans", "task_of"]
 
@@ -37,91 +46,159 @@ FORMS: dict[str, dict[str, dict[str, Any]]] = {
         "plain": {},
         "tf32": {"attributes": {"math": "tf32"}},
         "gelu": {"present": ("bias",), "attributes": {"activation": "gelu"}},
+        "gelu_tanh": {"present": ("bias",), "attributes": {"activation": "gelu_tanh"}},
+        "silu": {"present": ("bias",), "attributes": {"activation": "silu"}},
         "residual": {"present": ("bias", "residual")},
     },
+    "batched_gemm": {"plain": {}, "tf32": {"attributes": {"math": "tf32"}}},
+    "flash_attention": {"prompt": {}, "few": {}, "one": {}},
     "softmax": {"plain": {}},
     "rms_norm": {"plain": {"present": ("weight",)}, "residual": {"present": ("weight", "residual", "residual_out")}},
     "layer_norm": {"plain": {"present": ("weight", "bias")}},
     "silu_mul": {"plain": {}},
 }
-"""Forms of calls by operator: what a problem has in addition to dims and dtypes."""
+"""Forms of calls by operator: what a problem has in addition to its shape and dtypes."""
 
 _PRODUCTS = ("plain", "tf32")
 """Forms without an epilogue. torch computes them in one call, into the output."""
 _OFF_PRODUCTS = 2e-2
 """How far products may differ: torch may add parts of long ones in f16."""
+_KINDS = {"gemm": "product", "batched_gemm": "product", "flash_attention": "attention"}
+_PATIENCE = 60.0
+"""Seconds after which a process that tells nothing is ended."""
+_FORK = multiprocessing.get_context("fork")
+
+Row = dict[str, Any]
 
 
 def plans(
     operators: Sequence[str], dtypes: Sequence[str], forms: Sequence[str], count: int, seed: int, widths: str = "whole"
 ) -> Iterator[dict[str, Any]]:
-    """What one process measures: an operator in one dtype and one of its forms."""
-    for operator in operators:
-        shapes = products(count, seed) if operator == "gemm" else WIDTHS[widths](count, seed)
-        for dtype in dtypes:
-            for form in (f for f in forms if f in FORMS[operator] and (f != "tf32" or dtype == "f32")):
-                yield {"operator": operator, "dtype": dtype, "form": form, "shapes": shapes}
+    """What is measured: an operator in one dtype and one of its forms. Attention has 16 bits, and TF32 is of f32."""
+    for operator, dtype, form in itertools.product(operators, dtypes, forms):
+        whole = dtype == "f32"
+        if form in FORMS[operator] and not (whole and operator == "flash_attention") and (whole or form != "tf32"):
+            shapes = _shapes(operator, form, count, seed, widths)
+            yield {"operator": operator, "dtype": dtype, "form": form, "shapes": shapes}
 
 
-def task_of(plan: Mapping[str, Any], shape: Sequence[int]) -> Any:
+def _shapes(operator: str, form: str, count: int, seed: int, widths: str) -> list[Shape]:
+    if operator == "gemm":
+        return [(*shape, "b:10") for shape in products(count, seed)]
+    if operator == "flash_attention":
+        from gpu_tasks import installed_operator
+
+        return attentions(count, seed, form, installed_operator(operator).values["D"])
+    return batches(count, seed) if operator == "batched_gemm" else WIDTHS[widths](count, seed)
+
+
+def task_of(plan: Mapping[str, Any], shape: Shape) -> Any:
     """A shape of a plan as a task."""
-    from gpu_tasks import Task
+    from gpu_tasks import Task, installed_operator
 
     from aot_tune.spec import problem
+    from aot_tune.spec.regimes import regime_of
 
-    dims = dict(zip("MNK" if plan["operator"] == "gemm" else "RD", shape, strict=True))
-    form = FORMS[plan["operator"]][plan["form"]]
-    if plan["operator"] != "gemm":
-        given = problem(dtypes={"T": plan["dtype"]}, **form, **dims)
-        return Task(plan["operator"], given, "rows", plan["dtype"], "", 0, 0, known=False)
-    given = problem(order={"b": (1, 0)}, dtypes={"T": plan["dtype"]}, **form, **dims)
-    kind = "product" if plan["form"] in _PRODUCTS else "fused"
-    return Task("gemm", given, kind, plan["dtype"], "", 0, 0, known=False)
-
-
-def measure(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """In its own process: the times of each shape, in us by round."""
-    from gpu_calls import FURTHEST, difference, eager, facts, furthest, ours, product
-    from gpu_race import Arena, Contender, copy_by_kernel, copy_of, race
-
-    for shape in plan["shapes"]:
-        task = task_of(plan, shape)
-        try:
-            arena = Arena(task, cold_inputs=task.kind == "rows" and not plan["in_l2"])
-            run = ours(arena, None)
-            other = product(arena) if task.kind == "product" else eager(arena)
-            contenders = [Contender("ours", run, arena.sets)]
-            if plan["forced"]:
-                yield {"shape": shape, "us": race(contenders, plan["rounds"])}
-                continue
-            if task.kind == "rows":
-                off, most, what = furthest(arena, run), FURTHEST[task.mode], "the size of an element and its row"
-            else:
-                off, most, what = difference(arena, run, eager(arena)), _OFF_PRODUCTS, "the norm"
-            if not off <= most:
-                yield {"shape": shape, "error": f"it differs from torch by {off:.2e} of {what}"}
-                continue
-            contenders.append(Contender("torch", other, arena.sets))
-            moved = arena.operator.compulsory_bytes(task.problem) if task.kind == "rows" else 0
-            if moved >= COPIED:
-                contenders += [Contender("driver", *copy_of(moved)), Contender("kernel", *copy_by_kernel(moved))]
-            us = race(contenders, plan["rounds"])
-            copies = [us.pop(name) for name in ("driver", "kernel") if name in us]
-            copied = {"bytes": moved, "copy": min(copies, key=statistics.median)} if copies else {}
-            yield {"shape": shape, "us": us, **copied, **facts(arena, None)}
-        except Exception as error:  # a forced variant refuses calls that it is not meant for
-            yield {"shape": shape, "error": f"{type(error).__name__}: {str(error)[:120]}"}
+    operator, form = installed_operator(plan["operator"]), FORMS[plan["operator"]][plan["form"]]
+    told = [part for part in shape if isinstance(part, str)]
+    attributes = dict(part.split("=") for part in told if "=" in part)
+    given = problem(
+        order={name: tuple(map(int, axes)) for name, axes in (part.split(":") for part in told if ":" in part)},
+        present=form.get("present", ()),
+        attributes={**attributes, **form.get("attributes", {})},
+        dtypes={"T": plan["dtype"]},
+        **dict(zip(operator.dims, (n for n in shape if isinstance(n, int)), strict=True)),
+    )
+    kind = _KINDS.get(operator.name, "rows")
+    return Task(
+        operator=operator.name,
+        problem=given,
+        kind="fused" if kind == "product" and plan["form"] not in _PRODUCTS else kind,
+        mode=plan["dtype"],
+        group=regime_of(operator, operator.facts(given)),
+        bytes=operator.compulsory_bytes(given),
+        flops=0,
+        known=False,
+    )
 
 
-def run(plan: dict[str, Any], forced: str = "") -> list[dict[str, Any]]:
-    """Measure in a separate process."""
-    env = {**os.environ, **({"AOT_TUNE_FORCE": f"{plan['operator']}:{forced}"} if forced else {})}
-    argv = [sys.executable, __file__, "--worker"]
-    text = json.dumps({**plan, "forced": forced})
-    done = subprocess.run(argv, input=text, env=env, capture_output=True, text=True, check=False)
-    if done.returncode:
-        print(f"{forced or 'dispatch'}: ended with {done.returncode}: {done.stderr[-500:]}", flush=True)
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+def measure(plan: Mapping[str, Any], shape: Shape, forced: bool) -> Row:
+    """The times of a shape, in us by round, or what went wrong."""
+    import torch
+    from gpu_calls import facts, ours, ways
+    from gpu_race import Arena, Contender, copy_by_kernel, copy_of, fastest, race
+
+    torch.backends.cuda.matmul.allow_tf32 = plan["form"] == "tf32"
+    task = task_of(plan, shape)
+    row: Row = {"shape": shape, "regime": task.group}
+    try:
+        arena = Arena(task, cold_inputs=task.operator != "gemm" and not plan["in_l2"])
+        run = ours(arena, None)
+        if forced:
+            return {**row, "us": race([Contender("ours", run, arena.sets)], plan["rounds"])}
+        if wrong := _wrong(arena, run):
+            return {**row, "error": wrong}
+        contenders = [Contender("ours", run, arena.sets), *fastest(ways(arena), arena.sets)]
+        copied: dict[str, Any] = {}
+        if task.bytes >= COPIED and (task.kind == "rows" or plan["form"] in ("few", "one")):
+            contenders += [Contender("driver", *copy_of(task.bytes)), Contender("kernel", *copy_by_kernel(task.bytes))]
+        us = race(contenders, plan["rounds"])
+        copies = [us.pop(name) for name in ("driver", "kernel") if name in us]
+        copied = {"bytes": task.bytes, "copy": min(copies, key=statistics.median)} if copies else {}
+        return {**row, "us": us, **copied, **facts(arena, None)}
+    except Exception as error:  # a forced variant refuses calls that it is not meant for
+        torch.cuda.synchronize()  # after an error that stays this ends the process
+        return {**row, "error": f"{type(error).__name__}: {str(error)[:120]}"}
+
+
+def _wrong(arena: Any, run: Any) -> str:
+    """What is wrong with the result of a call, if anything is."""
+    from gpu_calls import FURTHEST, OFF, difference, eager, furthest, off_attention
+
+    task = arena.task
+    if task.kind == "rows":
+        off, most, what = furthest(arena, run), FURTHEST[task.mode], "the size of an element and its row"
+    elif task.kind == "attention":
+        off, most, what = off_attention(arena, run), OFF[task.mode], "the norm"
+    else:
+        off, most, what = difference(arena, run, eager(arena)), _OFF_PRODUCTS, "the norm"
+    return "" if off <= most else f"it is off by {off:.2e} of {what}"
+
+
+def run(several: Sequence[Mapping[str, Any]], seconds: float, forced: str = "") -> list[list[Row]]:
+    """Measure in a process of its own, as a library reads once what is forced. The rows of each plan.
+
+    Plans take turns. After so many seconds no shape is begun.
+    """
+    reader, writer = _FORK.Pipe(duplex=False)
+    process = _FORK.Process(target=_work, args=(writer, several, time.monotonic() + seconds, forced))
+    process.start()
+    writer.close()
+    rows: list[list[Row]] = [[] for _ in several]
+    with suppress(EOFError):
+        while reader.poll(_PATIENCE):
+            number, row = reader.recv()
+            rows[number].append(row)
+    process.join(_PATIENCE)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+    if process.exitcode:
+        print(f"{forced or 'dispatch'}: ended with {process.exitcode}", file=sys.stderr, flush=True)
+    return rows
+
+
+def _work(writer: Any, several: Sequence[Mapping[str, Any]], end: float, forced: str) -> None:
+    if forced:
+        os.environ["AOT_TUNE_FORCE"] = forced
+    import torch
+
+    torch.set_grad_enabled(False)
+    for turn in itertools.zip_longest(*(plan["shapes"] for plan in several)):
+        for number, shape in enumerate(turn):
+            if shape is not None and time.monotonic() < end:
+                writer.send((number, measure(several[number], shape, bool(forced))))
+                torch.cuda.empty_cache()
 
 
 def best_of(several: Sequence[Sequence[Mapping[str, Any]]]) -> dict[Shape, float]:
@@ -133,48 +210,62 @@ def best_of(several: Sequence[Sequence[Mapping[str, Any]]]) -> dict[Shape, float
     return best
 
 
+def forced_times(several: Sequence[Mapping[str, Any]], end: float) -> list[dict[Shape, float]]:
+    """For each plan, by shape, the time of the best variant: of shapes that all variants came to.
+
+    A process forces one variant of each operator and dtype.
+    """
+    from aot_tune import ops
+
+    names = [variants_of(ops.manifest(), plan["operator"], plan["dtype"], "cuda") for plan in several]
+    left = [{**plan, "rounds": 3} for plan in several]
+    rows: list[list[list[Row]]] = [[] for _ in several]
+    most = max(map(len, names), default=0)
+    for i in range(most):
+        chosen = [number for number, some in enumerate(names) if i < len(some)]
+        forced = ",".join(dict.fromkeys(f"{several[n]['operator']}:{names[n][i]}" for n in chosen))
+        seconds = (end - time.monotonic()) / (most - i)
+        for number, found in zip(chosen, run([left[n] for n in chosen], seconds, forced), strict=True):
+            rows[number].append(found)
+            left[number]["shapes"] = left[number]["shapes"][: len(found)]
+    return [
+        {shape: us for shape, us in best_of(some).items() if shape in map(tuple, plan["shapes"])}
+        for some, plan in zip(rows, left, strict=True)
+    ]
+
+
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--operators", nargs="+", default=["gemm"], choices=sorted(FORMS))
+    forms = list(dict.fromkeys(form for of_one in FORMS.values() for form in of_one))
+    parser.add_argument("--operators", nargs="+", default=list(FORMS), choices=list(FORMS))
     parser.add_argument("--dtypes", nargs="+", default=["bf16", "f16"])
-    parser.add_argument("--forms", nargs="+", default=["plain"], choices=sorted({f for o in FORMS.values() for f in o}))
-    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--forms", nargs="+", default=forms, choices=forms)
+    parser.add_argument("--count", type=int, default=40, help="of shapes in each dtype and form")
+    parser.add_argument("--seconds", type=float, default=200.0, help="after which no more shapes are begun")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--widths", default="whole", choices=sorted(WIDTHS), help="of calls on rows")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--in-l2", action="store_true", help="for calls on rows, tensors that fit into the L2 stay there"
-    )
+    parser.add_argument("--in-l2", action="store_true", help="what fits into the L2 stays there")
     parser.add_argument("--variants", action="store_true")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.worker:
-        import torch
+    end = time.monotonic() + given.seconds
+    import gpu_calls  # noqa: F401  with torch, once for all processes; nothing here may use the GPU
 
-        plan = json.load(sys.stdin)
-        torch.set_grad_enabled(False)
-        torch.backends.cuda.matmul.allow_tf32 = plan["form"] == "tf32"
-        for row in measure(plan):
-            print(json.dumps(row), flush=True)
-        return 0
+    asked = plans(given.operators, given.dtypes, given.forms, given.count, given.seed, given.widths)
+    several = [{**plan, "rounds": given.rounds, "in_l2": given.in_l2} for plan in asked]
+    rows = run(several, given.seconds / 2 if given.variants else given.seconds)
+    best: list[dict[Shape, float]] = [{} for _ in several]
+    if given.variants:
+        best = forced_times([{**p, "shapes": p["shapes"][: len(r)]} for p, r in zip(several, rows, strict=True)], end)
     told, kept = [], []
-    for plan in plans(given.operators, given.dtypes, given.forms, given.count, given.seed, given.widths):
-        plan |= {"rounds": given.rounds, "in_l2": given.in_l2}
-        rows = run(plan)
-        best: dict[Shape, float] = {}
-        if given.variants:
-            from aot_tune import ops
-
-            names = variants_of(ops.manifest(), plan["operator"], plan["dtype"], "cuda")
-            best = best_of([run({**plan, "rounds": 3}, name) for name in names])
-        name = f"{plan['operator']} {plan['dtype']} {plan['form']}"
-        told += [tell(name + ", one row" * single, some, best) for single, some in rows_of(rows)]
+    for plan, some, least in zip(several, rows, best, strict=True):
         about = {key: plan[key] for key in ("operator", "dtype", "form", "in_l2")}
-        kept.append({**about, "rows": rows, "best": [[*k, v] for k, v in best.items()]})
-        if given.json:
-            given.json.write_text(json.dumps({"told": told, "rows": kept}))
+        told += tell(f"{plan['operator']} {plan['dtype']} {plan['form']}", some, least)
+        kept.append({**about, "rows": some, "best": [[*k, v] for k, v in least.items()]})
+    if given.json:
+        given.json.write_text(json.dumps({"told": told, "rows": kept}))
     return 0
 
 

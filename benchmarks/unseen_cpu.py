@@ -7,7 +7,7 @@ Shapes are drawn as for GPUs (`unseen_shapes.py`), but for smaller layers and 1 
 three, b is by columns, as weights are. Every library has a process with as many threads. Only one computes at a time,
 in rounds of changing order, on the same buffers at each call. The faster of numpy and torch counts; without torch it is
 numpy. With `--variants`, each kept variant takes part in the rounds, forced by name in its own process. This shows how
-much faster the best of them would have been. Calls on one row are listed separately.
+much faster the best of them would have been. Each regime of calls is also listed by itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from machine import NOISE, Usage, describe
 from native import installed
 from race import Entry, Fleet, WrongResultError
 from stats import Timing, best
-from unseen_shapes import ON_CPU, Shape, products, ratio, rows_of, tell, timings, variants_of
+from unseen_shapes import ON_CPU, Shape, products, ratio, tell, timings, variants_of
 
 __all__ = ["Race", "fastest_of", "given_shapes", "line_of", "row_of"]
 
@@ -114,7 +114,11 @@ def main() -> int:
     options = _arguments()
     installed(("numpy",))
     from aot_tune import ops
+    from aot_tune.spec import problem
+    from aot_tune.spec.load_operators import bundled_templates, load_operator
+    from aot_tune.spec.regimes import regime_of
 
+    gemm = load_operator(bundled_templates() / "gemm")
     others = [name for name in ("numpy", "torch") if importlib.util.find_spec(name) is not None]
     if "torch" not in others:
         print("torch is not installed: only numpy counts", flush=True)
@@ -132,11 +136,12 @@ def main() -> int:
     ) as fleet:
         race = Race(fleet, others, forced)
         for shape, by_columns in given_shapes(options.count, options.seed):
-            rows.append(race.run(shape, by_columns))
+            regime = regime_of(gemm, gemm.facts(problem(**dict(zip("MNK", shape, strict=True)))))
+            rows.append({**race.run(shape, by_columns), "regime": regime})
             print(line_of(rows[-1]), flush=True)
     shares = usage.shares()
     best_us = fastest_of(rows)
-    told = [tell("gemm f32 on a CPU" + ", one row" * single, some, best_us) for single, some in rows_of(rows)]
+    told = tell("gemm f32 on a CPU", rows, best_us)
     spreads = [timings(r)[0].spread for r in rows if "us" in r] or [math.nan]
     seconds = time.monotonic() - start
     print(

@@ -6,7 +6,7 @@ import json
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,18 +20,19 @@ __all__ = [
     "Products",
     "Shape",
     "any_row_shapes",
+    "attentions",
+    "batches",
     "of_a_copy",
     "products",
     "ratio",
     "row_shapes",
-    "rows_of",
     "tell",
     "timings",
     "variants_of",
 ]
 
-Shape = tuple[int, ...]
-"""Extents in the order of the operator's dims."""
+Shape = tuple[int | str, ...]
+"""Extents in the order of the operator's dims, then orders of axes such as `b:021`, and attributes as `math=tf32`."""
 
 _CERTAIN = 2.0
 """A shape is certainly slower if it is slower by this many standard errors of the mean log ratio over rounds."""
@@ -40,7 +41,14 @@ _CERTAIN = 2.0
 _LARGE_ELEMENTS, _MOST_ELEMENTS = 2**25, 2**28
 COPIED = 8 * 10**6
 """A call of at least this many bytes is compared with a copy."""
-_SIZES = {"8 to 16 MB": (COPIED, 16 * 10**6), "128 MB on": (128 * 10**6, 2**60)}
+_MB = 10**6
+_SIZES = {"8 to 16 MB": (8 * _MB, 16 * _MB), "16 to 128 MB": (16 * _MB, 128 * _MB), "128 MB on": (128 * _MB, 2**60)}
+
+_HEADS = ((8, 8), (12, 12), (16, 16), (20, 20), (32, 32), (40, 40), (8, 1), (8, 4), (16, 8), (16, 2), (24, 8), (28, 4))
+_HEADS += ((32, 8), (32, 4), (40, 8), (48, 8), (64, 8), (64, 4))
+"""Heads of queries and of keys in models."""
+_MOST_PAIRS, _MOST_BYTES, _MOST_WORK = 2**43, 2**32, 2**38
+"""Limits of B * H * M * N * D of attention, of the bytes of its keys and values, and of B * M * N * K of batches."""
 
 
 @dataclass(frozen=True)
@@ -79,16 +87,61 @@ class _Draw(random.Random):
 
 
 def products(count: int, seed: int, given: Products = ON_GPU) -> list[Shape]:
-    """M, N and K of `count` different products."""
+    """M, N and K of `count` different products. A third has one row, a third at most 64."""
     draw = _Draw(f"unseen {seed}")
     found: dict[Shape, None] = {}
     while len(found) < count:
-        few, many = (draw.log(2, 64), draw.log(2, 64)), draw.log(65, given.rows)
-        m = draw.choice((1, *few, many, 64 * draw.randint(1, given.rows // 128)))
-        layer = draw.random() < 0.5
-        n, k = draw.choice(given.layers) if layer else (draw.extent(256, given.columns), draw.extent(256, given.depth))
+        many = draw.log(65, given.rows), 64 * draw.randint(1, given.rows // 128)
+        m = draw.choice((1, 1, draw.log(2, 64), draw.log(2, 64), *many))
+        kind, n = draw.random(), draw.extent(256, given.columns)
+        n, k = draw.choice(given.layers) if kind < 0.4 else (n, draw.extent(256, given.depth if kind < 0.8 else 1024))
         if m * n * k <= given.most and n * k <= given.weights:
             found[m, n, k] = None
+    return list(found)
+
+
+def batches(count: int, seed: int) -> list[Shape]:
+    """B, M, N and K of different batches, and the orders of the axes of a and b. Some have one row or few.
+
+    A fourth has N = 64, and a fourth K of at most 128.
+    """
+    draw = _Draw(f"unseen batches {seed}")
+    found: dict[Shape, None] = {}
+    while len(found) < count:
+        m = draw.choice((1, draw.log(2, 32), *(draw.extent(16, 4096) for _ in range(6))))
+        n = draw.choice((64, *(draw.extent(16, 4096) for _ in range(3))))
+        k = draw.choice((draw.extent(16, 128), *(draw.extent(16, 4096) for _ in range(3))))
+        shape = draw.log(2, 512), m, n, k
+        a, b = (draw.choices(("012", "021", "102"), (2, 2, 1))[0] for _ in "ab")
+        if math.prod(shape) <= _MOST_WORK:
+            found[(*shape, f"a:{a}", f"b:{b}")] = None
+    return list(found)
+
+
+def attentions(count: int, seed: int, form: str, widths: Sequence[int]) -> list[Shape]:
+    """B, H, HK, M, N and D of different calls, their mask, and the orders of axes if heads lie beside each other.
+
+    Args:
+        form: `prompt`, `few` queries against many keys, or `one`.
+        widths: values of D.
+    """
+    draw = _Draw(f"unseen attention {form} {seed}")
+    found: dict[Shape, None] = {}
+    while len(found) < count:
+        b, (h, hk), d = draw.log(1, 64), draw.choice(_HEADS), draw.choice(tuple(widths))
+        if form == "prompt":
+            m = n = draw.extent(64, 16384)
+            causal = draw.choice(("none", "upper_left", "upper_left"))
+            if draw.random() < 0.3:
+                n, causal = max(m, draw.extent(m, 32768)), draw.choice(("none", "lower_right", "lower_right"))
+        else:
+            m, n = 1 if form == "one" else draw.log(2, 32), draw.extent(256, 2**17)
+            causal = draw.choice(("none", "lower_right"))
+        while b > 1 and (b * h * m * n * d > _MOST_PAIRS or 4 * b * hk * n * d > _MOST_BYTES):
+            b //= 2
+        orders = [f"{tensor}:0213" for tensor in ("q", "k", "v", "out")] if draw.random() < 0.4 else []
+        if b * h * m * n * d <= _MOST_PAIRS and 4 * b * hk * n * d <= _MOST_BYTES:
+            found[(b, h, hk, m, n, d, f"causal={causal}", *orders)] = None
     return list(found)
 
 
@@ -123,10 +176,13 @@ WIDTHS: dict[str, Callable[[int, int], list[Shape]]] = {"whole": row_shapes, "an
 
 
 def variants_of(manifest: Mapping[str, Any], operator: str, dtype: str, family: str) -> list[str]:
-    """Names of the kept variants of a dtype for a family of devices, without a vendor's algorithms for one problem."""
+    """Names of the kept variants of a dtype for a family of devices.
+
+    Without generic ones, which may take thousands of times as long, and a vendor's algorithms for one problem.
+    """
     (one,) = (o for o in manifest["operators"] if o["name"] == operator)
     found = [v for v in one["variants"] if v["target"].startswith(family) and v["dtypes"].get("T", "f32") == dtype]
-    return [v["name"] for v in found if v["kernel"] != "cublaslt" or v["config"].get("ALGO") == -1]
+    return [v["name"] for v in found if not v["generic"] and (v["kernel"] != "cublaslt" or v["config"]["ALGO"] == -1)]
 
 
 def timings(row: Mapping[str, Any]) -> tuple[Timing, list[Timing]]:
@@ -143,24 +199,27 @@ def ratio(row: Mapping[str, Any]) -> tuple[float, float]:
     return math.exp(statistics.fmean(logs)), error
 
 
-def rows_of(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[bool, list[dict[str, Any]]]]:
-    """The shapes with several rows, and those with one row, which are another kind of call."""
-    for single in (False, True):
-        yield single, [r for r in rows if (r["shape"][0] == 1) == single]
-
-
-def tell(name: str, rows: Sequence[Mapping[str, Any]], fastest: Mapping[Shape, float]) -> dict[str, Any]:
-    """Print one line, and return what it says.
+def tell(name: str, rows: Sequence[Mapping[str, Any]], fastest: Mapping[Shape, float]) -> list[dict[str, Any]]:
+    """Print a line on all shapes and one on each regime, and return what they say.
 
     Args:
-        rows: `shape`, `us` of each library by round or an `error`, and whether the shape was `tuned`.
+        rows: `shape`, `regime`, `us` of each library by round or an `error`, and whether the shape was `tuned`.
         fastest: by shape, us of the best kept variant, if variants were forced. The regret is against it.
     """
+    regimes = sorted({r["regime"] for r in rows})
+    parts = {name: rows, **{f"{name}, {regime}": [r for r in rows if r["regime"] == regime] for regime in regimes}}
+    told = [_told(part, some, fastest) for part, some in parts.items()]
+    for line in told:
+        print(json.dumps(line), flush=True)
+    return told
+
+
+def _told(name: str, rows: Sequence[Mapping[str, Any]], fastest: Mapping[Shape, float]) -> dict[str, Any]:
     timed = [r for r in rows if "us" in r]
     found = [(r["shape"], *ratio(r)) for r in timed]
     ours = {tuple(r["shape"]): timings(r)[0].median for r in timed}
     regret = sorted(us / min(fastest[shape], us) - 1 for shape, us in ours.items() if shape in fastest)
-    told = {
+    return {
         "name": name,
         "shapes": len(timed),
         "failed": len(rows) - len(timed),
@@ -172,11 +231,10 @@ def tell(name: str, rows: Sequence[Mapping[str, Any]], fastest: Mapping[Shape, f
         "worst": min(((x, s) for s, x, _ in found), default=None),
         "regret_mean": statistics.fmean(regret) if regret else None,
         "regret_p95": regret[int(0.95 * len(regret))] if regret else None,
+        "regret_worst": max(regret, default=None),
         "tuned": sum(bool(r.get("tuned")) for r in timed),
         "of_a_copy": of_a_copy(timed),
     }
-    print(json.dumps(told), flush=True)
-    return told
 
 
 def of_a_copy(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
