@@ -285,45 +285,8 @@ CUTLASS_KN = Kernel(
     **_SHARED | {"requires": _requires("kn")},
 )
 
-# Another epilogue, which counts where K is short. Of ten tiles on an H200, those that made 63
-# random products of more than 64 rows faster, most of them with an activation; in brackets, sizes M x N x K.
-_DIRECT = table(
-    "TM TN CM SCHEDULE",
-    (64, 128, 1, "single"),  # [3914 x 320 x 128, 536 x 7424 x 320]
-    (128, 256, 2, "cooperative"),  # [4096 x 4096 x 384]
-    (128, 192, 2, "cooperative"),  # [14500 x 1536 x 256]
-)
-
-
-_SPACE_OF_DIRECT = _parameters(
-    False,
-    TM=(64, 128),
-    TN=(128, 192, 256),
-    TK=(64,),
-    CN=(1,),
-    SPLITS=(1,),
-    SWIZZLE=(1,),
-    RASTER=("heuristic",),
-    EARLY=(True,),
-    EPILOGUE=("direct",),
-)
-
-CUTLASS_DIRECT = Kernel(
-    "cutlass_direct",
-    "gemm/cutlass/cutlass.cu.j2",
-    parameters=_SPACE_OF_DIRECT,
-    constraints=(target("wgmma") == 1, among(_SPACE_OF_DIRECT, _DIRECT)),
-    worthwhile=(M > 64, N >= 64),
-    order=_DIRECT,
-    tile=_TILE,
-    cluster=_CLUSTER,
-    occupancy=1 + SINGLE,
-    **_SHARED | {"requires": (*_requires(), alignment("bias") >= 4), "compile_seconds": 25.0},
-)
-
 CUTLASS_KERNELS: tuple[Kernel, ...] = (
     CUTLASS,
-    CUTLASS_DIRECT,
     CUTLASS_SWAPPED,
     CUTLASS_KN,
     CUTLASS_TF32,

@@ -151,3 +151,24 @@ WGMMA_KERNELS = (
         pair=True,
     ),
 )
+
+
+# Tiles of many rows, of which the kernel chooses one for each product.
+WGMMA_KERNELS += (
+    Kernel(
+        "cuda_tiles",
+        "gemm/cuda/wgmma/tiles.cu.j2",
+        backend="nvcc",
+        dtypes={"T": ("bf16", "f16")},
+        follows={"f16": "bf16"},
+        constraints=(target("wgmma") == 1,),
+        requires=(
+            *copied(2),
+            stride("out", 0) % 8 == 0,
+            (present("residual") == 0) | ((stride("residual", 0) % 8 == 0) & (stride("residual", 0) > 0)),
+            alignment("residual") >= 16,
+        ),
+        worthwhile=(M > 64, N >= 64),
+        compile_seconds=20.0,
+    ),
+)
