@@ -10,7 +10,7 @@
 # log of each step, tables and figures. summary.txt has a line for each step with its seconds and status. WORK (default
 # /tmp/aot_tune_card) keeps what later steps need, so that steps can be run in several commands. The first Python on PATH
 # must have torch, scikit-build-core and the other requirements of pyproject.toml, because nothing is downloaded.
-# SECONDS_OF_BENCH, COMPILE_PROBLEMS and OPERATORS shorten `bench`. SECONDS_OF_UNSEEN is the limit of `unseen`, and
+# SECONDS_OF_BENCH, COMPILE_PROBLEMS and OPERATORS shorten `bench`. SECONDS_OF_UNSEEN limits `unseen`, and
 # OPTIONS_OF_UNSEEN go to it, such as `--variants --seed 7`.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -107,9 +107,12 @@ step() {
       return $status
       ;;
     unseen)
-      # shellcheck disable=SC2086 # several options
-      PYTHONPATH=$package${PYTHONPATH:+:$PYTHONPATH} python benchmarks/unseen.py --dtypes bf16 f16 f32 --widths any \
-        --seconds "${SECONDS_OF_UNSEEN:-200}" --json "$out/unseen.json" ${OPTIONS_OF_UNSEEN:-}
+      local status=0 seconds=${SECONDS_OF_UNSEEN:-200} options=(${OPTIONS_OF_UNSEEN:-})
+      PYTHONPATH=$package${PYTHONPATH:+:$PYTHONPATH} python benchmarks/unseen.py --dtypes bf16 f16 --widths any \
+        --seconds $((seconds * 5 / 6)) --json "$out/unseen.json" "${options[@]}" || status=1
+      PYTHONPATH=$package${PYTHONPATH:+:$PYTHONPATH} python benchmarks/unseen.py --dtypes f32 --operators gemm batched_gemm \
+        --forms plain tf32 --seconds $((seconds / 6)) --json "$out/unseen-f32.json" "${options[@]}" || status=1
+      return $status
       ;;
     launchers) # kernels of others by the library and by their own launchers; PYTHONPATH names the packages
       local status=0 name

@@ -155,7 +155,7 @@ def _attentions(arena: Arena) -> dict[str, Run]:
         bias = torch.zeros(queries, keys, dtype=calls[0].q.dtype, device=calls[0].q.device)
         bias.masked_fill_(~_seen(calls[0]), -math.inf)  # torch would make this of a mask of booleans, at each call
         masks = {"": {"attn_mask": causal_lower_right(queries, keys)}, " bias": {"attn_mask": bias}}
-    names = ["FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION", ""]
+    names = ["CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", ""]
     names += ["MATH"] if dims["B"] * dims["H"] * queries * keys <= _SMALL else []
 
     def way(backend: str, mask: dict[str, Any]) -> Run:

@@ -139,10 +139,14 @@ def _once(run: Run) -> float:
 def fastest(ways: Mapping[str, Run], sets: int) -> list[Contender]:
     """Those of several ways that take the task, without those that are far from the fastest one."""
     able: list[Contender] = []
-    errors = []
+    errors, least = [], math.inf
     for name, run in ways.items():
         try:
-            able.append(Contender(name, run, sets))
+            run(0)
+            us = _once(run)
+            least = min(least, us)
+            if us <= max(_NEAR * least, _GRAPH_US):
+                able.append(Contender(name, run, sets))
         except Exception as error:  # a way that does not take the task
             torch.cuda.synchronize()
             errors.append(f"{name}: {error}")

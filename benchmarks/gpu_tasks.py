@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ class Task:
         return Task(problem=msgspec.convert(plain["problem"], Problem), **fields)
 
 
+@functools.cache
 def installed_operator(name: str) -> Operator:
     """The operator, as the installed package declares it."""
     return load_operator(bundled_templates() / name)

@@ -32,6 +32,7 @@ import os
 import statistics
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -66,6 +67,10 @@ _OFF_PRODUCTS = 2e-2
 _KINDS = {"gemm": "product", "batched_gemm": "product", "flash_attention": "attention"}
 _PATIENCE = 60.0
 """Seconds after which a process that tells nothing is ended."""
+_LONG_US = 10000.0
+"""Calls that take longer have three rounds: their times differ little."""
+_MOST_CACHED = 2**36
+"""torch keeps at most so many bytes for the next shape."""
 _FORK = multiprocessing.get_context("fork")
 
 Row = dict[str, Any]
@@ -142,7 +147,7 @@ def measure(plan: Mapping[str, Any], shape: Shape, forced: bool) -> Row:
         copied: dict[str, Any] = {}
         if task.bytes >= COPIED and (task.kind == "rows" or plan["form"] in ("few", "one")):
             contenders += [Contender("driver", *copy_of(task.bytes)), Contender("kernel", *copy_by_kernel(task.bytes))]
-        us = race(contenders, plan["rounds"])
+        us = race(contenders, plan["rounds"] if contenders[0].expected < _LONG_US else min(plan["rounds"], 3))
         copies = [us.pop(name) for name in ("driver", "kernel") if name in us]
         copied = {"bytes": task.bytes, "copy": min(copies, key=statistics.median)} if copies else {}
         return {**row, "us": us, **copied, **facts(arena, None)}
@@ -194,11 +199,13 @@ def _work(writer: Any, several: Sequence[Mapping[str, Any]], end: float, forced:
     import torch
 
     torch.set_grad_enabled(False)
+    warnings.simplefilter("ignore")  # torch's backends tell why they do not take a call
     for turn in itertools.zip_longest(*(plan["shapes"] for plan in several)):
         for number, shape in enumerate(turn):
             if shape is not None and time.monotonic() < end:
                 writer.send((number, measure(several[number], shape, bool(forced))))
-                torch.cuda.empty_cache()
+                if torch.cuda.memory_reserved() > _MOST_CACHED:
+                    torch.cuda.empty_cache()
 
 
 def best_of(several: Sequence[Sequence[Mapping[str, Any]]]) -> dict[Shape, float]:
