@@ -87,6 +87,7 @@ COMPILED = (
     ("gemm", "cuda_simt", False),
     ("gemm", "cuda_one_row", True),
     ("gemm", "cuda_thin_kn", True),
+    ("gemm", "cuda_tiles", True),
     ("gemm", "cuda_wgmma", True),
     ("gemm", "cuda_bf16x6", True),
     ("gemm", "cublaslt_f32_then_epilogue", True),
