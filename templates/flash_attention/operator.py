@@ -29,7 +29,7 @@ from aot_tune.spec import (
 )
 
 from .cpu.cpu_kernels import CPU_KERNELS
-from .triton_kernels import TRITON_KERNELS
+from .gpu_kernels import GPU_KERNELS
 from .vendor.vendor_kernels import CUDNN
 
 B, H, HK, M, N, D = dims("B H HK M N D")
@@ -315,7 +315,7 @@ operator = Operator(
     kernels=(
         *CPU_KERNELS,
         Kernel("cuda_generic", "flash_attention/cuda_generic.cu.j2", backend="nvcc", generic=True),
-        *TRITON_KERNELS,
+        *GPU_KERNELS,
         CUDNN,
     ),
 )

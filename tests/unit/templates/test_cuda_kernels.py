@@ -98,6 +98,7 @@ COMPILED = (
     ("layer_norm", "cuda_rows_few", True),
     ("softmax", "cuda_flat", True),
     ("silu_mul", "cuda_wave", True),
+    ("flash_attention", "cuda_few_queries", True),
     ("softmax", "cuda_peeled", True),
 )
 

@@ -1,4 +1,4 @@
-"""Attention on GPUs by Triton, in a kernel for each width of heads: 64, 128 and 256, and parts of these."""
+"""Attention on GPUs: by Triton, in a kernel for each width of heads (64, 128, 256, and parts of these), and by CUDA."""
 
 from __future__ import annotations
 
@@ -173,7 +173,29 @@ def _split(width: int, configs: tuple[Config, ...]) -> Kernel:
     )
 
 
-TRITON_KERNELS = (
+# Keys are read once for all heads that share them, and divided evenly among the multiprocessors. It may pay wherever
+# prompts' kernels have fewer blocks than there are multiprocessors.
+FEW_QUERIES = Kernel(
+    "cuda_few_queries",
+    "flash_attention/few_queries.cu.j2",
+    backend="nvcc",
+    dtypes={"T": ("bf16", "f16")},
+    constraints=_HOPPER,
+    requires=(
+        *ROWS,
+        # What is copied is whole pieces of 16 bytes. Queries are read in pairs.
+        *((stride(t, axis) % 8 == 0) & (stride(t, axis) > 0) for t in ("k", "v") for axis in range(3)),
+        *(alignment(t) >= 16 for t in ("k", "v")),
+        *(stride("q", axis) % 2 == 0 for axis in range(3)),
+        alignment("q") >= 4,
+        (D % 8 == 0) & (D <= 256),
+        (H % HK == 0) & (B * HK * N < 2**35),
+    ),
+    worthwhile=((M * (H // HK) <= 256) | (B * H * M <= 2**14),),
+    compile_seconds=10.0,
+)
+
+GPU_KERNELS = (
     _tma(64, BLOCK_M == 64, table(_CONFIG, (128, 128, 8, 3), (128, 64, 8, 3), (128, 64, 4, 3), (64, 64, 4, 3))),
     _tma(
         128,
@@ -207,4 +229,5 @@ TRITON_KERNELS = (
         ),
     ),
     _split(256, table(_SPLIT_CONFIG, (16, 32, 16, 4, 3), (16, 32, 32, 4, 3), (64, 32, 8, 4, 2))),
+    FEW_QUERIES,
 )
