@@ -213,7 +213,7 @@ CUDA_KERNELS = (
         backend="nvcc",
         dtypes={"T": ("f32", "bf16", "f16")},
         follows={"f16": "bf16"},
-        requires=((stride("a", 1) == 1) & (stride("b", 0) == 1), (M < 2**16) & (N < 2**31)),
+        requires=((stride("a", 1) == 1) & (stride("b", 0) == 1), (M < 2**16) & (N < 2**30) & (K < 2**30)),
         worthwhile=(M == 1,),
     ),
     Kernel(
