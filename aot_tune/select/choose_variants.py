@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import numpy as np
 
 __all__ = [
     "PRESELECTED",
     "SCOUTS",
     "Costs",
     "choose_variants",
+    "fewer",
     "preselect",
     "regret_by_number",
     "scouts",
@@ -74,6 +77,36 @@ def choose_variants(
         if rest and _good_enough(_State(rows, shares, rest).regrets, shares, limits):
             kept = rest
     return kept
+
+
+def fewer(
+    costs: Costs,
+    kept: Sequence[str],
+    fits: Callable[[Sequence[str]], bool],
+    shares: Mapping[str, float],
+    given: Collection[str],
+) -> list[str]:
+    """The candidates that remain when those that are least missed go, one after the other, until the rest fits.
+
+    The regret of a problem counts with its share. What is `given` stays, and so does what alone serves a problem.
+    """
+    rows = {p: row for p, row in costs.items() if not row.keys().isdisjoint(kept)}
+    left, logs = list(kept), np.full((len(kept), len(rows)), np.inf)
+    for column, row in enumerate(rows.values()):
+        for place, candidate in enumerate(kept):
+            if candidate in row:
+                logs[place, column] = math.log(row[candidate])
+    weights = np.array([shares[p] for p in rows])
+    while not fits(left):
+        first, second = np.partition(logs, 1, axis=0)[:2] if len(left) > 1 else (logs[0], np.full_like(logs[0], np.inf))
+        missed = np.where(logs == first, (second - first) * weights, 0.0).sum(axis=1).tolist()
+        able = [place for place, candidate in enumerate(left) if candidate not in given and missed[place] < math.inf]
+        if not able:
+            break
+        place = min(able, key=lambda n: (round(missed[n], 12), left[n]))
+        del left[place]
+        logs = np.delete(logs, place, axis=0)
+    return left
 
 
 def preselect(

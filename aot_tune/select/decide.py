@@ -52,7 +52,7 @@ UNLIMITED = 1 << 24
 
 _HELD_OUT = 5
 """One of this many surveyed shapes is held out: it is used for nothing but to judge the decision."""
-_FOLDS = 4
+_FOLDS = 3
 """Rules are chosen by shapes of one part, with what is learned from the others, for each of so many parts."""
 _LEAST = 8
 """With fewer shapes of a kind and regime to choose a rule by, the simplest rule is taken."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
 from aot_tune.expr.columns import Calls
-from aot_tune.select.choose_variants import Costs, choose_variants, regret_by_number, served_by_number
+from aot_tune.select.choose_variants import Costs, choose_variants, fewer, regret_by_number, served_by_number
 from aot_tune.select.decide import (
     NEAREST,
     Cell,
@@ -42,8 +42,9 @@ __all__ = [
 
 REGRET_LIMIT = 0.005
 """Mean regret over the workload that may be given up for fewer variants, without a survey."""
-MAX_REGRET, WORST_REGRET, MAX_VARIANTS = 0.01, 0.1, 12
-"""With a survey: mean and largest regret over workload and survey, and the most variants for each kind of calls."""
+MAX_REGRET, WORST_REGRET, MAX_VARIANTS, MAX_TOGETHER = 0.01, 0.1, 12, 60
+"""With a survey: mean and largest regret over workload and survey, and the most variants for each kind of calls, and of
+an operator."""
 
 _NOT_RACED = 0.03
 """A candidate that was not in a race counts as at least this much slower than its best."""
@@ -53,16 +54,17 @@ _NOT_RACED = 0.03
 class ChoiceLimits:
     """What a choice may give up: mean regret, regret on any problem; and the variants and bytes that it may keep.
 
-    `variants` are for each kind of calls; None is no limit.
+    `variants` are for each kind of calls, and `together` for all of an operator; None is no limit.
     """
 
     regret: float = REGRET_LIMIT
     worst: float | None = None
     variants: int | None = None
+    together: int | None = None
     bytes: int | None = None
 
 
-SURVEYED = ChoiceLimits(regret=MAX_REGRET, worst=WORST_REGRET, variants=MAX_VARIANTS)
+SURVEYED = ChoiceLimits(regret=MAX_REGRET, worst=WORST_REGRET, variants=MAX_VARIANTS, together=MAX_TOGETHER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,11 +171,17 @@ def select(
     kept = list(dict.fromkeys(c for own in chosen.values() for c in own))
     if not kept:
         return Selection(kept=(), regret={}, held_out={})
-    curves = {kind: regret_by_number(by_kind[kind], own) for kind, own in chosen.items()}
-    served = {kind: served_by_number(by_kind[kind], own) for kind, own in chosen.items()}
     kept += _ahead(rows, kept, bound)
     measured = {c for row in rows.values() for c in row}
     beside = {c: p for c, p in (plainer or {}).items() if p in measured}
+    together = limits.together
+    if together is not None and len(_with(beside, kept)) > together:
+        shares = _halves(rows, learned, weights or {})
+        costs = {**rows, **{p: free[p] for p in learned}}
+        kept = fewer(costs, kept, lambda left: len(_with(beside, left)) <= together, shares, given)
+        chosen = {kind: [c for c in own if c in kept] for kind, own in chosen.items()}
+    curves = {kind: regret_by_number(by_kind[kind], own) for kind, own in chosen.items()}
+    served = {kind: served_by_number(by_kind[kind], own) for kind, own in chosen.items()}
     decided = (
         [decide(kind, by_kind[kind], survey, all_facts, own, guards, regimes, generic) for kind, own in chosen.items()]
         if learned
@@ -292,18 +300,18 @@ def _filled(row: Mapping[str, float], surveyed: Mapping[str, float]) -> dict[str
     return {**{c: max(t, least) for c, t in surveyed.items()}, **row}
 
 
-def _about(row: Mapping[str, float]) -> dict[str, float]:
-    """A shape's times. Those that are no farther from the best than a few samples can tell count as the best."""
-    best = min(row.values())
-    return {c: best if t <= (1 + _NOT_RACED) * best else t for c, t in row.items()}
-
-
 def _by_kind(rows: Costs, kind_of: Callable[[str], Kind]) -> dict[Kind, Costs]:
     by_kind: dict[Kind, Costs] = {}
     for problem, row in rows.items():
         if row:
             by_kind.setdefault(kind_of(problem), {})[problem] = row
     return by_kind
+
+
+def _halves(rows: Costs, learned: Costs, weights: Mapping[str, float]) -> dict[str, float]:
+    """The shares of problems and of surveyed shapes, so that these count as much in all as those."""
+    total = math.fsum(weights.get(p, 1.0) for p in rows)
+    return {**{p: weights.get(p, 1.0) / total for p in rows}, **{p: 1 / len(learned) for p in learned}}
 
 
 def _ahead(rows: Costs, kept: Sequence[str], bound: frozenset[str]) -> list[str]:

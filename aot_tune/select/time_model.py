@@ -125,10 +125,11 @@ class _Weighted:
 
 @dataclass(frozen=True)
 class _Binned:
-    """Cuts of each term, and the bin of each call [term, call]."""
+    """Cuts of each term, the bin of each call [term, call], and where a term has no more cuts [term, number]."""
 
     cuts: tuple[Integers, ...]
     codes: Integers
+    beyond: NDArray[np.bool_]
 
 
 def learn_times(measured: Mapping[str, Times]) -> dict[str, TimeModel]:
@@ -214,8 +215,9 @@ def boost(columns: Integers, left: Integers, weights: Integers, count: int) -> l
     if not any(len(c) for c in binned.cuts):
         return []
     trees = []
+    heavy = np.tile(weights.astype(np.float64), len(binned.cuts))
     for _ in range(count):
-        tree, leaf = _tree(binned, left, weights)
+        tree, leaf = _tree(binned, left, weights, heavy)
         trees.append(tree)
         left = left - np.array(tree.leaves, dtype=np.int64)[leaf]
     return trees
@@ -239,16 +241,21 @@ def _bins_of(columns: Integers) -> _Binned:
         places = (np.arange(1, _BINS) * len(values)) // _BINS if len(values) > _BINS else np.arange(1, len(values))
         cuts.append(np.unique(values[places]))
     codes = [np.searchsorted(c, term, side="right") for c, term in zip(cuts, columns.T, strict=True)]
-    return _Binned(tuple(cuts), np.array(codes, dtype=np.int64))
+    lengths = np.array([len(c) for c in cuts])
+    return _Binned(tuple(cuts), np.array(codes, dtype=np.int64), np.arange(_BINS - 1) >= lengths[:, None])
 
 
-def _tree(binned: _Binned, left: Integers, weights: Integers) -> tuple[Tree, Integers]:
-    """A tree whose levels, chosen one after the other, explain most of what is left; and the leaf of each call."""
+def _tree(binned: _Binned, left: Integers, weights: Integers, heavy: Floats) -> tuple[Tree, Integers]:
+    """A tree whose levels, chosen one after the other, explain most of what is left; and the leaf of each call.
+
+    `heavy` are the weights, for each term.
+    """
+    pulls = np.tile((left * weights).astype(np.float64), len(binned.cuts))
     leaf = np.zeros(len(left), dtype=np.int64)
     terms: list[int] = []
     cuts: list[int] = []
     for level in range(_DEPTH):
-        term, at = _question(binned, leaf, 1 << level, left * weights, weights)
+        term, at = _question(binned, leaf, 1 << level, pulls, heavy)
         terms.append(term)
         cuts.append(int(binned.cuts[term][at]))
         leaf = 2 * leaf + (binned.codes[term] > at)
@@ -258,21 +265,24 @@ def _tree(binned: _Binned, left: Integers, weights: Integers) -> tuple[Tree, Int
     return Tree(_three(terms), _three(cuts), tuple(leaves)), leaf
 
 
-def _question(binned: _Binned, leaf: Integers, leaves: int, pulls: Integers, weights: Integers) -> tuple[int, int]:
-    """The term, and the number of its cut, that best separates what is left, summed over all leaves so far."""
+def _question(binned: _Binned, leaf: Integers, leaves: int, pulls: Floats, weights: Floats) -> tuple[int, int]:
+    """The term, and the number of its cut, that best separates what is left, summed over all leaves so far.
+
+    `pulls` and `weights` are of the calls, for each term.
+    """
     count = len(binned.cuts)
     bins = (np.arange(count)[:, None] * leaves + leaf) * _BINS + binned.codes
     shape = count, leaves, _BINS
     size = count * leaves * _BINS
-    pull = np.cumsum(_sums(bins.ravel(), np.tile(pulls, count), size).reshape(shape), axis=2)
-    weight = np.cumsum(_sums(bins.ravel(), np.tile(weights, count), size).reshape(shape), axis=2)
+    places = bins.ravel()
+    pull = np.cumsum(np.bincount(places, pulls, size).reshape(shape), axis=2)
+    weight = np.cumsum(np.bincount(places, weights, size).reshape(shape), axis=2)
     gains = np.zeros((count, _BINS - 1))
     for i in range(leaves):
         below, above = pull[:, i, :-1], pull[:, i, -1:] - pull[:, i, :-1]
         light, heavy = weight[:, i, :-1], weight[:, i, -1:] - weight[:, i, :-1]
         gains += below**2 / (light + _PRIOR) + above**2 / (heavy + _PRIOR)
-    lengths = np.array([len(c) for c in binned.cuts])
-    gains[np.arange(_BINS - 1) >= lengths[:, None]] = -1.0
+    gains[binned.beyond] = -1.0
     term, cut = divmod(int(gains.argmax()), _BINS - 1)
     return term, cut
 

@@ -182,6 +182,7 @@ def _limits(options: Options, *, surveyed: bool) -> ChoiceLimits:
         regret=limits.regret if options.max_regret is None else options.max_regret,
         worst=limits.worst,
         variants=options.max_variants or limits.variants,
+        together=None if options.max_variants else limits.together,
         bytes=options.max_bytes,
     )
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aot_tune.select import ChoiceLimits, Costs, ranked, select
-from aot_tune.select.choose_variants import choose_variants
+from aot_tune.select.choose_variants import choose_variants, fewer
 from aot_tune.spec import Expr
 
 
@@ -95,3 +95,25 @@ def test_of_what_counts_as_equal_the_faster_one_is_kept() -> None:
     assert choose_variants(costs, limit=0.01) == ["a"]
     facts = {"M=1": {"M": 1}, "M=2": {"M": 2}}
     assert select(costs, facts, always, times=times).kept == ("b",)
+
+
+def test_what_is_least_missed_goes_first_and_what_alone_serves_stays() -> None:
+    costs = {
+        "a": {"one": 1.0, "two": 1.5, "vendor": 3.0},
+        "b": {"one": 2.0, "two": 1.0, "vendor": 3.0},
+        "c": {"rare": 1.0, "one": 1.01},
+        "d": {"alone": 1.0},
+        "e": {"unknown": 1.0},
+    }
+    kept = ["vendor", "one", "two", "rare", "alone"]
+
+    def left(count: int, **shares: float) -> list[str]:
+        return fewer(costs, kept, lambda some: len(some) <= count, {**dict.fromkeys(costs, 1.0), **shares}, {"vendor"})
+
+    assert left(5) == kept
+    assert left(4) == ["vendor", "one", "two", "alone"]
+    assert left(3) == ["vendor", "one", "alone"]  # two is missed by a factor of 2, one by 1.5 and for ever
+        "two is missed by a factor of 2 on b, one by 1.5 on a and for ever on c"
+    )
+    assert left(2) == left(3)
+    assert left(4, c=1000.0) == ["vendor", "two", "rare", "alone"]
