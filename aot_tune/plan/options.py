@@ -161,8 +161,8 @@ class Options:
     max_variants: int | None = _option(
         "",
         "how many variants of each kind of calls are kept at most, even if more would lower the regret. Generic "
-        "variants, a vendor's own choice and its algorithms for single problems do not count. Empty is 12 with a "
-        "survey, else no limit",
+        "variants, a vendor's own choice and its algorithms for single problems do not count. Empty is 12, and 60 of "
+        "all kinds together, with a survey, else no limit",
         read=_count(),
     )
     max_bytes: int | None = _option(
@@ -213,7 +213,8 @@ class Options:
     strict: bool = _option(
         "0",
         "1 makes a replay fail if an object is not bit-equal to the recorded one. For a GPU its device code counts. 1 "
-        "also makes the mode `compile` fail if any candidate fails",
+        "also makes the mode `compile` fail if any candidate fails, and a build if [calls that nobody measured "
+        "lose](../dispatch.md#rules) more than they may",
         ("0", "1"),
         read=lambda _, value: value == "1",
     )

@@ -113,7 +113,5 @@ def test_what_is_least_missed_goes_first_and_what_alone_serves_stays() -> None:
     assert left(5) == kept
     assert left(4) == ["vendor", "one", "two", "alone"]
     assert left(3) == ["vendor", "one", "alone"]  # two is missed by a factor of 2, one by 1.5 and for ever
-        "two is missed by a factor of 2 on b, one by 1.5 on a and for ever on c"
-    )
     assert left(2) == left(3)
     assert left(4, c=1000.0) == ["vendor", "two", "rare", "alone"]
