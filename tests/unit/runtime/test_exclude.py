@@ -105,7 +105,7 @@ def test_explain_refuses(cuda: ModuleType, capsys: pytest.CaptureFixture[str]) -
         ("N=one", "scale: dim 'N' is 'one', wanted a whole number"),
         ("N=99999999999999999999", "scale: dim 'N' is 99999999999999999999, wanted a whole number of 64 bits"),
         ("N=8 --device tpu", "device 'tpu' is not known; wanted 'cpu', 'cuda', 'cuda:1'"),
-        ("N=8 --device cuda:7", "cuda:7: there is no such device; the driver sees 3"),
+        ("N=8 --device cuda:7", "cuda:7: there is no such device; the driver sees 6"),
         ("N=8 --workspace much", "--workspace 'much' is not a number of bytes"),
         ("N=8 --workspace 99999999999999999999999", "too large"),
         ("N=8 device=cuda:0", "write --device cuda:0"),
