@@ -125,10 +125,14 @@ class _Weighted:
 
 @dataclass(frozen=True)
 class _Binned:
-    """Cuts of each term, the bin of each call [term, call], and where a term has no more cuts [term, number]."""
+    """Cuts of each term, the bin of each call [term, call], and where a term has no more cuts [term, number].
+
+    `places` are the bins, those of each term after all those of the terms before it.
+    """
 
     cuts: tuple[Integers, ...]
     codes: Integers
+    places: Integers
     beyond: NDArray[np.bool_]
 
 
@@ -240,9 +244,12 @@ def _bins_of(columns: Integers) -> _Binned:
         values = np.unique(term)
         places = (np.arange(1, _BINS) * len(values)) // _BINS if len(values) > _BINS else np.arange(1, len(values))
         cuts.append(np.unique(values[places]))
-    codes = [np.searchsorted(c, term, side="right") for c, term in zip(cuts, columns.T, strict=True)]
+    codes = np.array(
+        [np.searchsorted(c, term, side="right") for c, term in zip(cuts, columns.T, strict=True)], dtype=np.int64
+    )
     lengths = np.array([len(c) for c in cuts])
-    return _Binned(tuple(cuts), np.array(codes, dtype=np.int64), np.arange(_BINS - 1) >= lengths[:, None])
+    places = codes + np.arange(len(cuts))[:, None] * _BINS
+    return _Binned(tuple(cuts), codes, places, np.arange(_BINS - 1) >= lengths[:, None])
 
 
 def _tree(binned: _Binned, left: Integers, weights: Integers, heavy: Floats) -> tuple[Tree, Integers]:
@@ -271,16 +278,15 @@ def _question(binned: _Binned, leaf: Integers, leaves: int, pulls: Floats, weigh
     `pulls` and `weights` are of the calls, for each term.
     """
     count = len(binned.cuts)
-    bins = (np.arange(count)[:, None] * leaves + leaf) * _BINS + binned.codes
-    shape = count, leaves, _BINS
-    size = count * leaves * _BINS
-    places = bins.ravel()
+    places = (binned.places + leaf * (count * _BINS)).ravel()
+    shape = leaves, count, _BINS
+    size = leaves * count * _BINS
     pull = np.cumsum(np.bincount(places, pulls, size).reshape(shape), axis=2)
     weight = np.cumsum(np.bincount(places, weights, size).reshape(shape), axis=2)
     gains = np.zeros((count, _BINS - 1))
     for i in range(leaves):
-        below, above = pull[:, i, :-1], pull[:, i, -1:] - pull[:, i, :-1]
-        light, heavy = weight[:, i, :-1], weight[:, i, -1:] - weight[:, i, :-1]
+        below, above = pull[i, :, :-1], pull[i, :, -1:] - pull[i, :, :-1]
+        light, heavy = weight[i, :, :-1], weight[i, :, -1:] - weight[i, :, :-1]
         gains += below**2 / (light + _PRIOR) + above**2 / (heavy + _PRIOR)
     gains[binned.beyond] = -1.0
     term, cut = divmod(int(gains.argmax()), _BINS - 1)
