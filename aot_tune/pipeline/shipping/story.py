@@ -33,7 +33,6 @@ from aot_tune.report.report_records import (
     VariantRow,
 )
 from aot_tune.select import all_picked, picked
-from aot_tune.select.decide import is_held_out
 from aot_tune.spec import Facts, Operator, Problem, all_of
 from aot_tune.spec.calls import extents_exist
 from aot_tune.spec.regimes import range_of, regime_of
@@ -181,7 +180,7 @@ def _points_of(chosen: Chosen) -> tuple[SurveyPoint, ...]:
                 ns=row[best],
                 picked=_name(evidence, pick),
                 regret=None if regret is None else round(regret, 5),
-                held_out=selection.judged is not None and is_held_out(name),
+                held_out=selection.judged is not None and name in selection.judged.regret,
                 regime=regime_of(operator, facts[name]),
             )
         )
