@@ -35,8 +35,9 @@ _KNEES = (0.5, 2.0)
 """About how many bytes are moved in the time of one multiplication in a tile of each processor."""
 _FEW = 8
 """Up to this many tiles along a dim are distinguished. Calls that fit into one or a few may differ much from others."""
-_COMMON = 128
-"""Rows and columns of the tile assumed for a product whose tile is unknown. Vendors' libraries use it most."""
+_COMMON = (128, 32)
+"""Rows and columns of the tiles assumed for a product whose tile is unknown: what vendors' libraries use most, and a
+small one."""
 _COMMON_STEP = 64
 _MOST_CHOICES = 8
 _MOST_PRODUCTS = 4
@@ -142,9 +143,11 @@ def log2_of(values: NDArray[np.float64]) -> NDArray[np.int64]:
 def terms_of(operator: Operator, tilings: Mapping[str, Tiling | None], processors: int) -> dict[str, Terms]:
     """The terms of variants, with their tiles if known, on a device of so many multiprocessors (or cores)."""
     shared = _shared(operator)
-    common, plain = _common_tile(operator), len(shared)
-    if common is not None:
-        shared += _of_tiles(operator, common, processors)
+    plain = len(shared)
+    for side in _COMMON:
+        common = _common_tile(operator, side)
+        if common is not None:
+            shared += _of_tiles(operator, common, processors)
     return {name: _with_tile(operator, shared, plain, tiling, processors) for name, tiling in tilings.items()}
 
 
@@ -187,8 +190,8 @@ def _shared(operator: Operator) -> list[Term]:
     return terms
 
 
-def _common_tile(operator: Operator) -> Tiling | None:
-    """A tile of a product; None if the operator sums along no dim, or its result does not have two dims for a tile."""
+def _common_tile(operator: Operator, side: int) -> Tiling | None:
+    """A tile of a product, of so many rows and columns; None if the operator sums along no dim, or its result does not have two dims for a tile."""
     of_outputs = {f for t in operator.outputs for s in t.shape for f in s.facts()}
     needed = [{f for s in t.shape for f in s.facts()} for t in operator.tensors if not t.optional]
     apart = [d for d in operator.dims if d in of_outputs and all(d in dims for dims in needed)]  # such as a batch dim
@@ -197,7 +200,7 @@ def _common_tile(operator: Operator) -> Tiling | None:
     if len(across) != 2 or not along:
         return None
     steps = {d: _COMMON_STEP if d == along[-1] else 1 for d in along}
-    return Tiling(dict.fromkeys(apart, 1) | dict.fromkeys(across, _COMMON) | steps)
+    return Tiling(dict.fromkeys(apart, 1) | dict.fromkeys(across, side) | steps)
 
 
 def _of_tiles(operator: Operator, tiling: Tiling, processors: int) -> list[Term]:
