@@ -55,7 +55,7 @@ _HELD_OUT = 5
 _FOLDS = 3
 """Rules are chosen by shapes of one part, with what is learned from the others, for each of so many parts."""
 _LEAST = 8
-"""As many shapes as a regime's rule is chosen by, the kind's other shapes count together; and the fewest for cautions."""
+"""The kind's other shapes count together as if they were so many of a regime's own. Cautions need as many."""
 _WORTH_ITS_ROWS = 0.003
 """The nearest problem decides if it loses less than expected times by this: each call looks at all rows of a table."""
 _SHARES = (0.0, 0.25, 0.5, 0.625, 0.75, 0.875, 1.0)

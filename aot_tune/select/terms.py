@@ -123,7 +123,7 @@ class Terms:
     """The terms of a variant. The first `shared` ones are common to all variants of the operator.
 
     The terms of variants with the same `form` mean the same. Times are not learned from `needless` terms: those of the
-    common tile, if the variant's own tile is known.
+    common tiles, if the variant's own tile is known.
     """
 
     def __init__(
@@ -191,7 +191,10 @@ def _shared(operator: Operator) -> list[Term]:
 
 
 def _common_tile(operator: Operator, side: int) -> Tiling | None:
-    """A tile of a product, of so many rows and columns; None if the operator sums along no dim, or its result does not have two dims for a tile."""
+    """A tile of a product, of so many rows and columns.
+
+    None if the operator sums along no dim, or its result does not have two dims for a tile.
+    """
     of_outputs = {f for t in operator.outputs for s in t.shape for f in s.facts()}
     needed = [{f for s in t.shape for f in s.facts()} for t in operator.tensors if not t.optional]
     apart = [d for d in operator.dims if d in of_outputs and all(d in dims for dims in needed)]  # such as a batch dim
