@@ -137,6 +137,7 @@ def selected(evidence: Evidence, options: Options | None = None) -> tuple[Costs,
     facts = {p.id: operator.facts(p) for p in evidence.workload}
     sizes = {i: e.text_bytes for i, e in evidence.variants.items() if e.object}
     survey = _survey_of(evidence)
+    drawn = survey is not None and not survey.costs.keys() <= costs.keys()
     selection = select(
         costs,
         facts,
@@ -145,7 +146,7 @@ def selected(evidence: Evidence, options: Options | None = None) -> tuple[Costs,
         sizes=sizes,
         plainer=_least_assuming(evidence),
         survey=survey,
-        limits=None if options is None else _limits(options, surveyed=survey is not None),
+        limits=None if options is None else _limits(options, surveyed=drawn),
         kind_of=partial(kind_of, operator),
         regimes=regimes_of(operator),
         bound=frozenset(c for c, e in evidence.variants.items() if evidence.is_bound(e)),
