@@ -31,7 +31,7 @@ OF_ROWS: dict[str, Any] = {
     "fold": "R",
     "dtypes": {"T": ("f32", "bf16", "f16")},
     "intermediates": "f32",
-    "ranges": {"R": (1, 65536), "D": (1, 262144)},
+    "ranges": {"R": (1, 65536), "D": (32, 262144)},
     "regimes": {"one row": (R == 1,), "few rows": (R <= 256,), "many rows": (R > 256,)},
 }
 """Arguments that the operators have in common."""
