@@ -491,6 +491,8 @@ def _timed(take: Callable[[], messages.Timed]) -> messages.Timed:
     """Times, or why there are none."""
     try:
         return take()
+    except RefusedError as error:  # of one shape that is no fault
+        return messages.Timed(samples=(), status="skipped", reason=error.what)
     except LaunchError as error:
         return messages.Timed(samples=(), status="failed", reason=f"launch failed while it was timed: {error}")
     except WorkspaceError as error:

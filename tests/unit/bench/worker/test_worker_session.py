@@ -63,6 +63,7 @@ def test_what_a_candidate_declines_is_left_to_others_and_only_all_of_it_is_a_fai
     served, declined, too = (bed.name(problem(R=r, D=37)) for r in (13, 15, 16))
     bed.load(build("DECLINES"))
     assert bed.verify(declined).status == "skipped"
+    assert bed.ask(messages.SurveyOne(handle="one", key=declined, first=True)).status == "skipped"
     assert bed.ask(messages.Verify(handle="one", keys=(served, declined))).status == "ok"
     refused = bed.ask(messages.Verify(handle="one", keys=(declined, too)))
     assert refused.status == "failed"
