@@ -225,7 +225,8 @@ int32_t serve(const CallOf<Op>& c, const aot_tune_exec* exec, int* variant, size
   return status == 0 ? AOT_TUNE_OK : failed(c, *variant, "workspace", status);
 }
 
-// Launches a variant that needs `size` bytes of workspace.
+// Launches a variant that needs `size` bytes of workspace. kUnavailable if it finds out only now that it
+// cannot serve the call.
 template <typename Op>
 int32_t launch(const CallOf<Op>& c, const aot_tune_exec* exec, int variant, size_t size) {
   constexpr const OperatorInfo& op = Op::kOperator;
@@ -241,7 +242,7 @@ int32_t launch(const CallOf<Op>& c, const aot_tune_exec* exec, int variant, size
   }
   void* stream = exec != nullptr ? exec->stream : nullptr;
   const int32_t status = c.pass_to(functions.launch, workspace.memory, size, stream);
-  return status == 0 ? AOT_TUNE_OK : failed(c, variant, "launch", status);
+  return status == 0 || status == kUnavailable ? status : failed(c, variant, "launch", status);
 }
 
 // Loads the variants that calls on a device may get.
@@ -375,7 +376,7 @@ __attribute__((noinline)) bool repeat(const Arguments<Op>& a, const aot_tune_exe
   if (!known.settled && c.need(known.variant, &size) != 0) return false;
   if (size > workspace_limit(exec)) return false;
   *status = launch(c, exec, known.variant, size);
-  return true;
+  return *status != kUnavailable;
 }
 
 // The error of one that was launched as the thread was.
@@ -393,8 +394,13 @@ int32_t run(const CallOf<Op>& c, const aot_tune_exec* exec, const Arguments<Op>&
   int variant;
   size_t size;
   bool first;
-  if (int32_t status = serve(c, exec, &variant, &size, &first)) return status;
-  if (int32_t status = launch(c, exec, variant, size)) return status;
+  for (int tries = 0;; ++tries) {
+    if (int32_t status = serve(c, exec, &variant, &size, &first)) return status;
+    const int32_t status = launch(c, exec, variant, size);
+    if (status == AOT_TUNE_OK) break;
+    if (status != kUnavailable) return status;
+    if (tries > 0) return failed(c, variant, "launch", status);  // its workspace function should have said so
+  }
   if (!first || !c.plain || number == 0) return AOT_TUNE_OK;
   void* const calls = thread_memory(sizeof(KnownCalls<Remembered<Op>>), &Op::known_calls);
   Remembered<Op>* const known = calls != nullptr ? thread_calls<Op>()->room(number) : nullptr;

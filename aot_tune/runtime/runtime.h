@@ -34,7 +34,8 @@ struct VariantInfo {
 };
 
 // A variant's functions return this if something that it needs is missing, such as a vendor's library, or if
-// that library cannot serve the call. If `workspace` returns it, the next variant is tried.
+// that library cannot serve the call. If `workspace` returns it, the next variant is tried. So it is if
+// `launch` does, and `workspace` from then on.
 constexpr int32_t kUnavailable = -100;
 
 // ---- Errors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+from pathlib import Path
 from types import ModuleType
 
 import forked
@@ -12,6 +13,9 @@ import numpy as np
 import pytest
 import torch
 from tensors import Array, Wrapped
+
+from aot_tune.link import LibrarySpec, OperatorTable, TargetTable
+from aot_tune.spec import problem
 
 CODE = """
 import random
@@ -93,6 +97,27 @@ def test_random_calls_in_any_order(built: linked.Built) -> None:
     for level, wanted in {"1": "plain", "2": "packed_2 plain small_2", "3": "packed_3 plain"}.items():
         code = CODE.format(seed=level, module=str(built.module))
         assert forked.python(code, AOT_TUNE_CPU_LEVEL=level).strip() == wanted
+
+
+@pytest.mark.parametrize(("launches", "marks"), [(0, "4 4 4 4"), (2, "24 24 4 4")])
+def test_what_fails_when_it_is_launched_is_left_to_the_next_variant(tmp_path: Path, launches: int, marks: str) -> None:
+    """As a vendor's library may. That call is served, and later ones, also one that is like those before."""
+    source = (
+        linked.GEMM.replace("#define ARGS", f"static int left = {launches};\n#define ARGS", 1)
+        .replace("return 0;\n}\nEXPORT", "return left < 0 ? -100 : 0;\n}\nEXPORT", 1)
+        .replace("  if (size", "  if (left-- == 0) return -100;\n  if (size", 1)
+    )
+    tires = linked.variant(tmp_path, source, "tires", mark="20")
+    table = TargetTable(target="cpu-x86-64", level=1, rest=(1,), tuned=(problem(M=8, N=8, K=8),))
+    plain = linked.variant(tmp_path, linked.GEMM, "plain", generic=True)
+    gemm = OperatorTable(operator=linked.gemm_operator(), variants=(plain, tires), tables=(table,))
+    built = linked.link_library(LibrarySpec(output="tired", operators=(gemm,)), tmp_path / "out")
+    code = f"""
+ops = linked.load_module(Path({str(built.module)!r}))
+a = np.ones((4, 4), np.float32)
+print(*[int(ops.gemm(a, a)[0, 0]) for _ in range(4)], ops.explain("gemm", a, a)["variant"])
+"""
+    assert forked.python(code, AOT_TUNE_CPU_LEVEL="1").strip() == f"{marks} plain"
 
 
 @pytest.fixture
