@@ -184,7 +184,7 @@ FEW_QUERIES = Kernel(
     requires=(
         *ROWS,
         # What is copied is whole pieces of 16 bytes. Queries are read in pairs.
-        *((stride(t, axis) % 8 == 0) & (stride(t, axis) > 0) for t in ("k", "v") for axis in range(3)),
+        *((s % 8 == 0) & (s > 0) & (s < 2**39) for s in (stride(t, axis) for t in ("k", "v") for axis in range(3))),
         *(alignment(t) >= 16 for t in ("k", "v")),
         *(stride("q", axis) % 2 == 0 for axis in range(3)),
         alignment("q") >= 4,

@@ -111,6 +111,7 @@ int cudnnBackendExecute(void*, void* plan, void* pack) {
   return status("execute");
 }
 int cudnnBackendDestroyDescriptor(void* of) {
+  if (static_cast<Made*>(of)->type == 5) note("destroy mode=%d", capture_mode());
   delete static_cast<Made*>(of);
   --live;
   return 0;

@@ -81,12 +81,53 @@ def test_a_plan_is_made_once_and_only_its_first_launch_may_load(host: OnHost, st
     assert again["log"] == ["stream 0", "execute ids 1 2 3 4 5 values 0.25 mode=0"]
 
 
+def test_calls_that_differ_in_masks_and_layouts_alone_do_not_take_each_others_place(host: OnHost, stub: Path) -> None:
+    apart = {"q": (320, 80, 16, 1)}, {"q": (320, 16, 64, 1)}, {"q": (640, 160, 32, 1)}
+    calls: list[Call] = [call | {"strides": strides} for call in (PLAIN, UPPER, LOWER) for strides in apart]
+    again = host.call(calls + calls, stub)[len(calls) :]
+    assert not any("plan" in line for answer in again for line in answer["log"])
+
+
 def test_plans_that_went_are_given_back(host: OnHost, stub: Path) -> None:
     """Of 300 shapes the last 64 at most have plans, of fewer than 30 descriptors each."""
     shapes: list[Call] = [{"dims": PLAIN["dims"] | {"M": m}} for m in range(1, 301)]
     answers = host.call(shapes, stub)
     assert all(a["launch"] == 0 for a in answers)
     assert answers[-1]["live"] <= 64 * 30
+    assert {line for a in answers for line in a["log"] if "destroy" in line} == {"destroy mode=2"}
+
+
+def test_plans_that_were_captured_stay(host: OnHost, stub: Path) -> None:
+    """A graph may be launched at any time, and its kernels are the plan's."""
+    shapes: list[Call] = [{"dims": PLAIN["dims"] | {"M": m}, "stream": 77} for m in range(1, 301)]
+    assert not any("destroy" in line for answer in host.call(shapes, stub) for line in answer["log"])
+
+
+def test_of_one_operation_and_many_the_other_serves_where_one_has_no_plan(host: OnHost, stub: Path) -> None:
+    [answer] = host.call([{"set": ["bad plans", 4]}, PLAIN], stub)
+    assert answer["launch"] == 0
+    assert [line for line in answer["log"] if "graph" in line] == ["graph 41", f"graph 19 13.1 {SOFTMAX} 19"]
+
+
+@pytest.mark.parametrize(
+    ("version", "call", "served"),
+    [
+        (90501, LOWER, False),
+        (90501, LOWER | {"dims": PLAIN["dims"] | {"M": 64, "N": 128}}, True),
+        (90600, LOWER, True),
+        (90900, UPPER | {"dims": PLAIN["dims"] | {"M": 1}}, False),
+        (90900, PLAIN | {"dims": PLAIN["dims"] | {"M": 1}}, True),
+        (91000, PLAIN, False),
+        (91001, PLAIN, False),
+        (91002, UPPER | {"dims": PLAIN["dims"] | {"M": 1}}, True),
+    ],
+)
+def test_what_a_version_gets_wrong_is_left_to_others(
+    version: int, call: Call, served: bool, host: OnHost, tmp_path: Path
+) -> None:
+    [answer] = host.call([call], with_cublaslt(tmp_path, f"-DVERSION={version}", library=CUDNN))
+    assert (answer["launch"] == 0) == served
+    assert served or refused(answer)
 
 
 @pytest.mark.parametrize("fault", [["graph", 3000], ["configs", 0], ["bad plans", 99], ["workspace", 1 << 40]])
@@ -114,6 +155,9 @@ def test_what_is_missing_is_said(host: OnHost, stub: Path, tmp_path: Path) -> No
     assert without["note"] == "cuDNN 9.19.0: cudnnCreate failed with 1"
 
 
-def test_errors_of_a_launch_are_told(host: OnHost, stub: Path) -> None:
-    failed, small = host.call([{"set": ["execute", 5000]}, PLAIN, PLAIN | {"room": 63}], stub)
-    assert (failed["launch"], small["launch"]) == (5000, 2000)
+def test_a_call_whose_launch_fails_is_left_to_the_next_variant(host: OnHost, stub: Path) -> None:
+    failed, again, small = host.call([{"set": ["execute", 5000]}, PLAIN, PLAIN, UPPER | {"room": 63}], stub)
+    assert (failed["workspace"], failed["launch"]) == (0, UNAVAILABLE)
+    assert refused(again)
+    assert again["note"] == "cuDNN 9.19.0 failed with 5000 at this call"
+    assert small["launch"] == 2000

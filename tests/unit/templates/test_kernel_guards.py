@@ -18,6 +18,8 @@ Facts = Mapping[str, Any]
 
 PLAIN: Facts = {"M": 128, "N": 64, "K": 32}
 BATCH: Facts = {"B": 6, **PLAIN}
+HEADS: Facts = {"B": 2, "H": 4, "HK": 2, "M": 3, "N": 256, "D": 64}
+LOWER: Facts = {"attributes": {"causal": "lower_right"}}
 COLUMNS: Facts = {"b": (1, 0)}
 TF32: Facts = {"T": "f32", "attributes": {"math": "tf32"}}
 EACH = ("a", "b", "out")
@@ -91,6 +93,28 @@ GUARDS: dict[tuple[str, str], tuple[Facts, Sequence[Facts], Sequence[Facts]]] = 
             {"order": {"b": (0, 2, 1)}},
             *({"alignment": {t: 8}} for t in EACH),
             *({"strides": {t: (s, 128, 1)}} for t in ("a", "out") for s in (0, 128 * 1000 + 4)),
+        ],
+    ),
+    ("flash_attention", "cuda_few_queries"): (
+        HEADS,
+        [{"M": 300}, {"N": 1}, {"strides": {"q": (2, 4, 6, 1), "out": (1, 3, 5, 1)}}],
+        [
+            {"D": 68},
+            {"HK": 3},
+            *({"strides": {"k": s}} for s in ((0, 64, 128, 1), (2**39, 64, 128, 1), (8192, 68, 128, 1))),
+            {"alignment": {"v": 8}},
+        ],
+    ),
+    ("flash_attention", "cudnn"): (
+        HEADS,
+        [LOWER, {"M": 300, "attributes": {"causal": "upper_left"}}],
+        [
+            {**LOWER, "M": 300},  # some queries see no key
+            {"D": 68},
+            {"HK": 3},
+            {"present": ("mask",)},
+            {"strides": {"k": (0, 64, 128, 1)}},
+            {"alignment": {"out": 8}},
         ],
     ),
     ("gemm", "cublaslt"): (
