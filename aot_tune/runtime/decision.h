@@ -98,8 +98,9 @@ struct ExpectedInfo {
   bool (*within)(const CallOf<Op>&);
   int64_t (*expected)(const CallOf<Op>&, const int64_t* terms, int64_t limit);
 
-  bool is_for(const RegimeInfo& regime, const CallOf<Op>& c) const {
-    return kind == regime.kind && (regimes >> regime.number & 1u) != 0 && within(c);
+  // With `elsewhere`, those that were only timed in other regimes.
+  bool is_for(const RegimeInfo& regime, const CallOf<Op>& c, bool elsewhere = false) const {
+    return kind == regime.kind && ((regimes >> regime.number & 1u) == 0) == elsewhere && within(c);
   }
 };
 
@@ -326,24 +327,33 @@ void explain_nearest(Text& text, const TableInfo<Op>& table, const CallOf<Op>& c
 
 // ---- The decision
 
-// The variant of a regime that is expected to be the fastest, or -1.
+// Is taken off the times of what is tried before generic variants.
+constexpr int64_t kBeforeGeneric = INT64_C(1) << 40;
+
+// The variant of a regime that is expected to be the fastest, or -1. If a generic one alone would be left, what
+// was only timed in other regimes comes before it.
 template <typename Op, typename Trace>
 int likeliest(const TableInfo<Op>& table, const RegimeInfo& regime, const CallOf<Op>& c, Trace& trace) {
   int64_t terms[Op::kMostTerms];
   Likely found[Op::kMostExpected];
   int count = 0;
-  int64_t best = INT64_MAX;
+  int64_t best = INT64_MAX / 2;
+  bool tuned = false;
   table.terms(c, terms);
-  for (int32_t i = 0; i < table.expected_count; ++i) {
-    const ExpectedInfo<Op>& info = table.expected[i];
-    const VariantInfo& variant = Op::kVariants[info.variant];
-    if (!info.is_for(regime, c)) continue;
-    if (!allowed(Op::kOperator, variant, trace) || !accepts(c, info.variant, trace)) continue;
-    const int64_t caution = info.vendor ? 0 : regime.caution;
-    const int64_t time = info.expected(c, terms, Trace::kFirstOnly ? best - caution : INT64_MAX);
-    trace.expected(variant, time, info.error);
-    found[count++] = {time + caution, info.variant};
-    if (time + caution < best) best = time + caution;
+  for (int pass = 0; pass < 2 && !tuned; ++pass) {
+    const bool elsewhere = pass > 0;
+    for (int32_t i = 0; i < table.expected_count; ++i) {
+      const ExpectedInfo<Op>& info = table.expected[i];
+      const VariantInfo& variant = Op::kVariants[info.variant];
+      if ((elsewhere && variant.generic) || !info.is_for(regime, c, elsewhere)) continue;
+      if (!allowed(Op::kOperator, variant, trace) || !accepts(c, info.variant, trace)) continue;
+      const int64_t caution = (info.vendor ? 0 : regime.caution) - (elsewhere ? kBeforeGeneric : 0);
+      const int64_t time = info.expected(c, terms, Trace::kFirstOnly ? best - caution : INT64_MAX);
+      trace.expected(variant, time, info.error);
+      found[count++] = {time + caution, info.variant};
+      if (time + caution < best) best = time + caution;
+      tuned |= !variant.generic;
+    }
   }
   for (int variant; (variant = take_likeliest(found, count)) >= 0;) {
     if (trace.fits(c, variant)) return variant;

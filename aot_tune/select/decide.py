@@ -124,7 +124,7 @@ class Judged:
     @property
     def mean(self) -> float:
         """The mean over all shapes; 0 without shapes."""
-        return sum(self.regret.values()) / max(len(self.regret), 1)
+        return math.fsum(self.regret.values()) / max(len(self.regret), 1)
 
     @property
     def worst(self) -> tuple[float, str]:
@@ -250,7 +250,7 @@ def _rule(shapes: _Shapes, number: int, trial: _Trial) -> Rule:
     """The rule of a regime that loses least on its shapes. Of equal ones, that of the greatest caution."""
     cautions = _cautions(shapes, number, trial)
     lost = [round(shapes.lost(trial.expected(caution), number), 6) for caution in cautions]
-    if shapes.lost(trial.nearest, number) < min(lost) - _WORTH_ITS_ROWS:
+    if round(shapes.lost(trial.nearest, number), 6) < min(lost) - _WORTH_ITS_ROWS:
         return Rule(NEAREST)
     caution = cautions[lost.index(min(lost))]
     return Rule(VENDOR if caution == UNLIMITED else EXPECTED, caution)
@@ -262,7 +262,7 @@ def _cautions(shapes: _Shapes, number: int, trial: _Trial) -> list[int]:
     They are of a regime's shapes, or of all if these are few.
     """
     ours, vendors, every = trial.ours, trial.vendors, np.arange(len(shapes.ids))
-    if (vendors.places < 0).all():
+    if (vendors.places[shapes.regimes == number] < 0).all():  # then none makes a difference
         return [0]
     actual, theirs = shapes.logs[ours.places, every], shapes.logs[vendors.places, every]
     known = (ours.places >= 0) & (vendors.places >= 0) & (actual >= 0) & (theirs >= 0) & shapes.choices
@@ -433,14 +433,17 @@ def likeliest(
     regimes: Sequence[Regime],
     facts: Mapping[str, Facts],
     guards: Guards,
+    generic: Collection[str],
 ) -> dict[str, tuple[str, ...] | None]:
     """By call name, the candidates that serve the call, the one with the least expected time first.
 
-    None stands for a call that is decided by the nearest problem.
+    If `generic` ones alone would be left, those that were only timed in other regimes come before them. None stands for
+    a call that is decided by the nearest problem.
     """
     calls, names = Calls(list(facts.values())), np.array(list(facts), dtype=object)
     numbers, named = regimes_of_calls(calls, regimes), [*(name for name, _ in regimes), OTHER]
     by_call: dict[str, dict[str, int]] = {}
+    elsewhere: dict[str, dict[str, int]] = {}
     of_kind: dict[Kind, Flags] = {}
     for (kind, name), rule in rules.items():
         if kind not in of_kind:
@@ -449,14 +452,20 @@ def likeliest(
             by_call.update((n, {}) for n in names[of_kind[kind] & (numbers == named.index(name))].tolist())
     for expectation in expected if by_call else ():
         kind = expectation.kind
-        by = [rules[kind, n] if n in expectation.regimes else Rule(NEAREST) for n in named]
+        by = [rules.get((kind, n), Rule(NEAREST)) for n in named]
         served = of_kind[kind] & np.array([r.by != NEAREST for r in by])[numbers]
         served = served & calls.hold(guards(expectation.candidate))
         cautions = np.array([0 if expectation.vendor else r.caution for r in by])[numbers[served]]
         times = expectation.model.expected(columns_of(expectation.terms, calls)[served]) + cautions
-        for name, time in zip(names[served].tolist(), times.tolist(), strict=True):
-            by_call[name][expectation.candidate] = time
-    return {
-        name: tuple(sorted(by_call[name], key=lambda c: by_call[name][c])) if name in by_call else None
-        for name in facts
-    }
+        near = np.array([n in expectation.regimes for n in named])[numbers[served]]
+        for name, time, here in zip(names[served].tolist(), times.tolist(), near.tolist(), strict=True):
+            if here:
+                by_call[name][expectation.candidate] = time
+            elif expectation.candidate not in generic:
+                elsewhere.setdefault(name, {})[expectation.candidate] = time
+    ranked: dict[str, tuple[str, ...] | None] = dict.fromkeys(facts)
+    for name, times_of_call in by_call.items():
+        others = {} if times_of_call.keys() - generic else elsewhere.get(name, {})
+        every = (sorted(row, key=row.__getitem__) for row in (others, times_of_call))
+        ranked[name] = tuple(c for row in every for c in row)
+    return ranked

@@ -77,6 +77,8 @@ class Nearest:
 
     def ranked_of(self, form: Form, serves: Callable[[str], bool], *, left: Sequence[bool]) -> tuple[str, ...]:
         """The same for a form, by the problems that are left."""
+        if not self.problems:
+            return ()
         for row in np.argsort(self._distances(form), kind="stable").tolist():
             if left[row] and any(serves(c) for c in self.candidates[row] if c not in self.generic):
                 return self.candidates[row]

@@ -148,7 +148,7 @@ def select(
     aside = {p: row for p, row in drawn.items() if is_held_out(p) and len(row) > 1}  # where there is a choice
     survey = replace(survey, costs=learned)
     limits = limits or (SURVEYED if learned else ChoiceLimits())
-    all_facts = {**survey.facts, **facts}
+    all_facts = {**facts, **survey.facts}  # of equal forms, the tuned problem is the first
     bound = bound if learned else frozenset()
     free = {p: {c: t for c, t in row.items() if c not in bound} for p, row in {**rows, **learned}.items()}
     by_kinds = learned or limits.variants is not None or limits.bytes is not None
@@ -243,9 +243,10 @@ def _judged(
         regrets.setdefault((kind_of(facts[problem]), regime_of[problem]), {})[problem] = taken / min(row.values()) - 1
     learned_of = _regimes_of(survey.costs, survey.facts, selection.regimes)
     learned = Counter((kind_of(survey.facts[p]), regime) for p, regime in learned_of.items())
+    order = [*(name for name, _ in selection.regimes), OTHER]
     return {
         cell: replace(selection.rules.get(cell, Rule(NEAREST)), judged=Judged(regrets.get(cell, {}), learned[cell]))
-        for cell in sorted(selection.rules.keys() | regrets.keys())
+        for cell in sorted(selection.rules.keys() | regrets.keys(), key=lambda cell: (cell[0], order.index(cell[1])))
     }
 
 
@@ -269,8 +270,13 @@ def all_picked(
     worth: Guards,
 ) -> dict[str, str | None]:
     """What `picked` returns for many calls, by problem id. Only candidates that are `worth` it have expected times."""
-    likely = likeliest(selection.expected, selection.rules, selection.regimes, calls, lambda c: (*guards(c), *worth(c)))
+    likely = _likeliest(selection, calls, lambda c: (*guards(c), *worth(c)))
     return {name: next(_tried(selection, name, facts, guards, likely[name]), None) for name, facts in calls.items()}
+
+
+def _likeliest(selection: Selection, calls: Mapping[str, Facts], guards: Guards) -> dict[str, tuple[str, ...] | None]:
+    generic = frozenset[str]() if selection.nearest is None else selection.nearest.generic
+    return likeliest(selection.expected, selection.rules, selection.regimes, calls, guards, generic)
 
 
 def _tried(
@@ -280,7 +286,7 @@ def _tried(
     serves = cache(partial(_serves, guards, facts=facts))
     yield from filter(serves, selection.exact.get(problem, ()))
     if likely is None:
-        likely = likeliest(selection.expected, selection.rules, selection.regimes, {problem: facts}, guards)[problem]
+        likely = _likeliest(selection, {problem: facts}, guards)[problem]
     yield from likely or ()
     if likely is None and selection.nearest is not None:
         yield from filter(serves, selection.nearest.ranked(facts, serves))

@@ -255,7 +255,7 @@ def recalled(
             _refuse_implausible(operator, database, measurement)
             evidence.add(_of_problem(measurement, workload.get(measurement.problem.key, measurement.problem)))
     evidence.survey_on(database.device)
-    if not brief or _surveyed(database, target):
+    if _surveyed(database, target):
         evidence.add_survey((shape.problem, shape.ns) for shape in database.survey)
     return evidence
 

@@ -72,7 +72,8 @@ def test_the_choice_of_every_regime_is_the_same_on_many_calls(odd: linked.Built,
         picks.setdefault(regime_of(table.operator, facts), set()).add(wanted)
     small, packed = str(FILLS), str(MEASURED)
     assert picks["few"] == {small, packed}
-    assert picks["short"] == picks["narrow"] == {small}
+    assert picks["short"] == {small}
+    assert picks["narrow"] == {small, packed, str(GENERIC)}  # where one refuses, what was timed elsewhere comes next
     assert picks["near"] >= {small, packed}
     assert len(picks) == 5
 

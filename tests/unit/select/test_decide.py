@@ -101,6 +101,7 @@ def test_a_fifth_is_held_out_and_judged() -> None:
 
 def test_nothing_is_learned_or_chosen_by_held_out_shapes() -> None:
     survey = survey_of(drawn(300, 1), ("small", "large", "middle", "vendor"))
+    regimes = (("small", (M <= 16,)), ("large", (M > 16,)))
     draw, scrambled = random.Random(3), {}
     for name, row in survey.costs.items():
         times = list(row.values())
@@ -109,13 +110,13 @@ def test_nothing_is_learned_or_chosen_by_held_out_shapes() -> None:
             times[0] *= draw.uniform(0.01, 100)
         scrambled[name] = dict(zip(row, times, strict=True))
     found, other = (
-        decided(s, regimes=REGIMES, limits=ChoiceLimits(regret=0.01, worst=0.1, variants=2))
+        decided(s, regimes=regimes, limits=ChoiceLimits(regret=0.01, worst=0.1, variants=2))
         for s in (survey, dataclasses.replace(survey, costs=scrambled))
     )
     assert found.judged is not None
     assert other.judged is not None
     assert found.judged.mean < 0.2 * other.judged.mean
-    assert len(found.rules) == 3
+    assert [regime for _, regime in found.rules] == ["small", "large", OTHER]
     assert without_judgement(found) == without_judgement(other)
 
 
@@ -194,6 +195,46 @@ def test_what_was_not_timed_in_a_regime_is_not_expected_there() -> None:
     )
     regimes = {e.candidate: e.regimes for e in found.expected}
     assert regimes == {"small": {"few"}, "large": {"few", "many"}, "middle": {"few", "many"}}
+
+
+def test_what_was_timed_elsewhere_comes_before_the_generic_variant() -> None:
+    survey = survey_of(drawn(200, 1), ("small", "large", "middle"))
+    costs = {
+        n: {c: t for c, t in row.items() if (c == "small") == (survey.facts[n]["M"] <= 16) or c == "middle"}
+        for n, row in survey.costs.items()
+    }
+    found = decided(
+        dataclasses.replace(survey, costs=costs),
+        {"M=16 N=4096 K=4096": {"small": 1.0, "middle": 2.0}},
+        regimes=REGIMES,
+        limits=ChoiceLimits(regret=0.0, worst=0.0),
+        generic=frozenset({"middle"}),
+    )
+    facts = GEMM.facts(problem(M=5, N=4096, K=4096))
+    refused = {"small": (M > 16,)}
+    assert "large" not in ranked(found, "", facts, always)
+    assert ranked(found, "", facts, lambda c: refused.get(c, ()))[:2] == ("large", "middle")
+
+
+def test_where_the_vendor_was_not_timed_it_does_not_decide() -> None:
+    survey = surveyed(by_divisors, by_chance, "small", "large", "vendor")
+    costs = {
+        n: {c: t for c, t in row.items() if c != "vendor" or survey.facts[n]["M"] > 16}
+        for n, row in survey.costs.items()
+    }
+    found = decided(dataclasses.replace(survey, costs=costs), regimes=REGIMES)
+    assert {e.candidate: e.regimes for e in found.expected}["vendor"] == {"many", OTHER}
+    few = found.rules[(), "few"]
+    assert (few.by, few.caution) == ("expected", 0)
+
+
+def test_a_tuned_problem_is_nearer_than_a_shape_like_it() -> None:
+    shape = problem(M=16, N=4096, K=4096)
+    assert not is_held_out(shape.id)
+    survey = Survey({shape.id: {"large": 1.0, "small": 2.0}}, {shape.id: GEMM.facts(shape)}, {}, always)
+    found = decided(survey, {"tuned": {"small": 1.0, "large": 2.0}})
+    assert found.nearest is not None
+    assert found.nearest.by_problem == {"tuned": ("small", "large")}
 
 
 def test_an_algorithm_for_one_problem_serves_that_alone() -> None:

@@ -34,6 +34,10 @@ def test_factors_between_extents_count_and_a_tie_goes_to_the_lesser() -> None:
     assert ranked(known, size(15), without="small") == ("x",)
 
 
+def test_without_problems_nothing_is_near() -> None:
+    assert ranked(nearest(), size(15)) == ()
+
+
 def test_all_extents_count_together() -> None:
     known = nearest(one=(size(64, 64, 640), ("one",)), all=(size(200, 200, 200), ("all",)))
     assert ranked(known, size(64, 64, 64)) == ("all",)

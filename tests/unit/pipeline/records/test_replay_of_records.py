@@ -8,13 +8,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from bundled import OPERATORS
 from compiled_project import GENERIC, planned
+from places import ROOT
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
 from aot_tune.compile import Object, Variant, target_by_name
-from aot_tune.database import CandidateRecord, OperatorDatabase, operator_digest, save_database
+from aot_tune.database import CandidateRecord, OperatorDatabase, load_database, operator_digest, save_database
 from aot_tune.pipeline.build_library import build
+from aot_tune.pipeline.records.lookup import evidence_as_recorded
 from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import AotTuneError
@@ -221,3 +224,14 @@ def test_a_target_without_a_record_and_a_library_without_any_have_the_generic_va
     bare.record("bare", {"fast": 1e-3})
     with pytest.raises(AotTuneError, match="less than the"):
         bare.build("replay-or-generic")
+
+
+def test_a_survey_decides_for_targets_whose_tuned_variants_it_timed() -> None:
+    """Generic variants are those of all targets. For older CPUs nothing else was surveyed."""
+    (path,) = (ROOT / "tuning").glob("cpu-*/softmax.jsonl")
+    database = load_database(path)
+    tuned = {c.id: c.candidate.target for c in database.candidates if not c.candidate.generic}
+    surveyed = {tuned[c] for shape in database.survey for c in shape.ns if c in tuned}
+    evidence = {t: evidence_as_recorded(OPERATORS["softmax"], target_by_name(t), database) for t in tuned.values()}
+    assert {t for t, e in evidence.items() if e.surveyed.times} == surveyed
+    assert len(evidence) > len(surveyed) > 0
