@@ -149,7 +149,7 @@ class Options:
         "",
         "how many shapes of each kind of calls to survey: the best candidates are timed on them, so that calls outside "
         "the workload get the right variant too. 0 is none. Empty is 0 for the effort `quick`, else 800. For "
-        "`default` it is 200 within 90 s, on a CPU what fits into 20 s ([dispatch.md](../dispatch.md))",
+        "`default` it is 200 within 90 s, on a CPU what fits into 20 s ([surveys.md](../surveys.md))",
         read=_count(least=0),
     )
     max_regret: float | None = _option(

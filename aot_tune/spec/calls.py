@@ -344,6 +344,9 @@ def _check_values_of(op: OperatorFields, problem: Problem) -> None:
                 raise SpecError(f"{condition.key()} does not hold", fix="change the problem, or what is legal")
         what = "flops"
         op.flops.evaluate(facts)
+        for name, conditions in op.regimes.items():
+            what = f"regime {name!r}"
+            all_of(conditions, facts)
         for kernel in op.kernels:
             what = f"kernel {kernel.name!r}: requires or worthwhile"
             may_serve(kernel, facts, worthwhile=True)

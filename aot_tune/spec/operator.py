@@ -16,7 +16,7 @@ from aot_tune.spec.kernel import Kernel, check_guard_parameters
 from aot_tune.spec.names import check_among, check_identifier, check_several
 from aot_tune.spec.operator_fields import OperatorFields
 from aot_tune.spec.problem import Problem
-from aot_tune.spec.regimes import OTHER
+from aot_tune.spec.regimes import MOST_REGIMES, OTHER
 from aot_tune.spec.targets import refuse_device_facts
 from aot_tune.spec.tensors import FLOATING, INTERMEDIATES, OffBy, Tensor
 from aot_tune.support.errors import Mistakes, SpecError, did_you_mean
@@ -459,6 +459,12 @@ def _are_whole(op: OperatorFields, tensor: Tensor) -> bool:
 
 
 def _check_regimes(op: OperatorFields, where: str) -> None:
+    if len(op.regimes) > MOST_REGIMES:
+        raise SpecError(
+            f"{where} has {len(op.regimes)} regimes, at most {MOST_REGIMES} are possible",
+            why="each has surveyed shapes and a decision of its own",
+            fix="leave out those in which the same variants are the best",
+        )
     for name, conditions in op.regimes.items():
         what = f"{where}: regime {str(name)!r}"
         if not isinstance(name, str) or not name or not name.isprintable() or '"' in name or name == OTHER:

@@ -11,13 +11,16 @@ from aot_tune.expr.integer_expressions import Expr, all_of, dim
 from aot_tune.spec.operator_fields import OperatorFields
 from aot_tune.spec.problem import Problem
 
-__all__ = ["OTHER", "Regime", "extents_of_regime", "range_of", "regime_of", "regimes_of"]
+__all__ = ["MOST_REGIMES", "OTHER", "Regime", "extents_of_regime", "range_of", "regime_of", "regimes_of"]
 
 Regime = tuple[str, tuple[Expr, ...]]
 """A name, and conditions over the facts of a call."""
 
 OTHER = "other"
 """The regime of calls that meet the conditions of none."""
+
+MOST_REGIMES = 63
+"""With that of `OTHER`, a library has a bit for each."""
 
 _WIDER = 2
 """Without declared extents, a dim ranges from half the least extent of the workload to twice the largest."""

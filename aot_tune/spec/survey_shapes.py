@@ -49,6 +49,8 @@ def survey_shapes(
     for problem in operator.workload_for(family):
         kinds.setdefault(kind_of(operator, operator.facts(problem)), []).append(problem)
     weights, tuned = operator.weights_for(family), tuple(k for k in kernels if not (k.generic or k.fills_in))
+    if not tuned:
+        return dict.fromkeys(sorted(kinds), ())
     return {kind: _of_kind(operator, kind, ps, weights, count, tuned) for kind, ps in sorted(kinds.items())}
 
 
@@ -91,9 +93,13 @@ class _Drawing:
     kernels: Sequence[Kernel]
 
     def extents(self, regime: str) -> dict[str, tuple[int, int]]:
-        """The least and the largest extent of each dim in a regime."""
+        """The least and the largest extent of each dim in a regime, (1, 0) if it has none there."""
         operator = self.operator
-        return {d: extents_of_regime(operator, regime, d, range_of(operator, d, self.problems)) for d in operator.dims}
+        between = {
+            d: extents_of_regime(operator, regime, d, range_of(operator, d, self.problems)) for d in operator.dims
+        }
+        without = {d for d, ns in operator.values.items() if not any(between[d][0] <= n <= between[d][1] for n in ns)}
+        return {d: (1, 0) if d in without else extents for d, extents in between.items()}
 
     def shapes(self, regime: str, extents: Mapping[str, tuple[int, int]], count: int, seed: str) -> list[Problem]:
         """So many different shapes of a regime, or fewer."""

@@ -197,6 +197,10 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("regime, one", lambda: make_operator(regimes={"few": M < 3}), r"regime 'few' is not a tuple but \(M < 3\)"),
     ("regime of no fact",
      lambda: make_operator(regimes={"few": (dim("Q") < 3,)}), "'few' uses 'Q', which is not bound"),
+    ("regime by zero", lambda: make_operator(regimes={"few": (M % (N - 5) == 1,)}),
+     r"operator 'scale': regime 'few': .*division by zero in .*N - 5.* on problem 'M=3 N=5'\n  fix: write maximum"),
+    ("regimes without end", lambda: make_operator(regimes={str(n): (M == 1,) for n in range(64)}),
+     "(?s)'scale' has 64 regimes, at most 63 are possible.*leave out"),
     ("regime of others", lambda: make_operator(regimes={"other": (M < 3,)}), "regime 'other' has no name of its own"),
     ("condition", lambda: bool(M < 3), r"\(M < 3\) was used as a Python condition"),
 ]  # fmt: skip

@@ -80,6 +80,9 @@ def test_what_only_a_generic_kernel_takes_is_not_drawn() -> None:
     assert not any(survey_shapes(softmax, "cuda", 5, softmax.generics).values())
     changed = dataclasses.replace(softmax, regimes={"none": (dim("R") == 0,), "some": (dim("R") > 0,)})
     assert without_shapes(changed, drawn_of(changed, 5)) == ["none"]
+    attention, width = OPERATORS["flash_attention"], dim("D")
+    changed = dataclasses.replace(attention, regimes={"no width": (width > 64, width < 80), "some": (width >= 80,)})
+    assert without_shapes(changed, drawn_of(changed, 5)) == ["no width"]
 
 
 def test_every_problem_is_found_by_its_id() -> None:
