@@ -121,11 +121,11 @@ def test_a_decision_that_loses_too_much_gets_more_shapes_and_is_not_shipped_by_a
     (project.templates / "twice" / "loop.cpp.j2").write_text(UNTOLD)
     project.configure(AOT_TUNE_STRICT="1")
     said = project.build(status=1, AOT_TUNE_STRICT="1")
-    assert "survey: 1 regimes lose more than they may, so they get twice as many shapes" in said
+    assert "survey: twice as many shapes of 1 regime in which the decision loses more than it may" in said
     assert "operator 'twice' on " in said
     assert "regime 'other': " in said
     assert "held-out shapes" in said
-    assert "fix: survey more shapes with AOT_TUNE_SURVEY, or add kernels that are good there" in said
+    assert "fix: tune on the device with more shapes (AOT_TUNE_SURVEY), or add kernels that are good there" in said
     project.configure(build="lax")
     said = project.build(build="lax")
     assert "NOTE twice on " in said

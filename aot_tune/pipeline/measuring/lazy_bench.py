@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -104,7 +105,7 @@ class LazyBench:
 
     It is `exclusive` if something is timed, or if the device's memory is not shared. Then it waits while another build
     measures on the device, at most until the `budget` ends, if there is one. It shares `shared` with other benches;
-    `shared` outlives it.
+    `shared` outlives it. `since` is when it had started, by the clock of the build's progress.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class LazyBench:
         self.session, self.device, self._budget, self._exclusive = session, device, budget, exclusive
         self._stack = ExitStack()
         self.shared = shared or self._stack.enter_context(BenchFiles(session))
+        self.since = math.inf
         self._bench: MeasuringBench | None = None
         self._coming: MeasuringBench | None = None
         self._interrupted = threading.Event()
@@ -167,7 +169,7 @@ class LazyBench:
                     stack.enter_context(device_lock(self.device, log, patience, self._interrupted.is_set))
                 bench = stack.enter_context(self._here())
             self._stack.enter_context(stack.pop_all())
-        self._bench = bench
+        self._bench, self.since = bench, self.session.progress.now()
         return bench
 
     def _here(self) -> AbstractContextManager[MeasuringBench]:

@@ -86,11 +86,11 @@ def survey_shapes_wanted(session: Session) -> int:
     return options.survey if options.survey is not None else _SHAPES[options.effort]
 
 
-def survey_limit(session: Session) -> float:
-    """The most seconds that a survey on one model of devices may take."""
+def survey_limit(session: Session, spent: float = 0.0) -> float:
+    """The most seconds that a survey on one model of devices may take, after earlier ones of so many seconds there."""
     limit = _SURVEY.get(session.options.effort, math.inf) if session.options.survey is None else math.inf
     budget = session.time.budget.seconds
-    return limit if budget is None else min(limit, _SURVEY_OF_BUDGET * budget)
+    return limit if budget is None else min(limit, _SURVEY_OF_BUDGET * budget - spent)
 
 
 def seconds_beside(session: Session, target: Target, kept: float) -> float:

@@ -53,7 +53,7 @@ from aot_tune.support.storage import scratch_folder
 
 __all__ = ["MORE_SHAPES", "choose", "finish", "keep_texts", "selected", "told_losses"]
 
-MORE_SHAPES = "survey more shapes with AOT_TUNE_SURVEY, or add kernels that are good there"
+MORE_SHAPES = "tune on the device with more shapes (AOT_TUNE_SURVEY), or add kernels that are good there"
 """What to do where the decision loses too much."""
 _SECONDS = 600.0
 

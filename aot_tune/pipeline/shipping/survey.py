@@ -23,8 +23,10 @@ from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.records.lookup import recall_survey
 from aot_tune.pipeline.scheduling.time_to_link import seconds_after, survey_limit, survey_shapes_wanted
 from aot_tune.pipeline.session import Session
+from aot_tune.report.report_text import counted
 from aot_tune.search.budget import Budget
-from aot_tune.select import PRESELECTED, SCOUTS, Costs, preselect, scouts
+from aot_tune.select import PRESELECTED, SCOUTS, Cell, Costs, preselect, scouts
+from aot_tune.select.decide import is_held_out
 from aot_tune.spec import Operator, Problem
 from aot_tune.spec.regimes import regime_of
 from aot_tune.spec.survey_shapes import Kind, kind_of, survey_shapes, without_shapes
@@ -132,15 +134,18 @@ class _Part:
     def settle(self, most: int = PRESELECTED) -> None:
         """Choose the candidates to go on with, by times on tuned problems and surveyed shapes. Drop the others' times.
 
-        Surveyed shapes together weigh at least as much as the tuned problems, which may be many more. Of a kernel that
-        has none among the `most` that are worth most, the one that comes nearest to the best of a problem is another.
+        Shapes that are held out tell nothing. The others together weigh at least as much as the tuned problems, which
+        may be many more. Of a kernel that has none among the `most` that are worth most, the one that comes nearest to
+        the best of a problem is another.
         """
         if self.chosen:
             return
         able = {e.candidate.id: name for name, unit in self.units.items() for e in unit}
         problems = {p.id for p in self.problems}
         tuned = {p: r for p, r in self.rows.items() if p not in self.evidence.surveyed.times}
-        surveyed = {p: row for p, row in self.evidence.surveyed.times.items() if p in problems}
+        surveyed = {
+            p: row for p, row in self.evidence.surveyed.times.items() if p in problems and not self._is_held_out(p)
+        }
         rows = {p: {c: t for c, t in row.items() if c in able} for p, row in {**tuned, **surveyed}.items()}
         weights = dict.fromkeys(surveyed, max(len(tuned) / max(len(surveyed), 1), 1.0))
         tiles = _tiles(self.evidence, self.units)
@@ -149,6 +154,9 @@ class _Part:
         self.chosen = preselect(timed, alike, most, weights)
         self.chosen += self._of_other_kernels(timed)
         self.evidence.keep_surveyed(problems, {e.candidate.id for e in (*self.generics, *self.variants())})
+
+    def _is_held_out(self, problem: str) -> bool:
+        return problem not in self.rows and is_held_out(problem)
 
     def _of_other_kernels(self, rows: Costs) -> list[str]:
         """Of each kernel without a chosen candidate, the one that is least behind on a problem, if that is not far."""
@@ -164,8 +172,13 @@ class _Part:
         return [candidate for _, candidate in sorted(nearest.values())]
 
 
-def _parts_of(evidence: Evidence, drawn: Mapping[Kind, Sequence[Problem]]) -> Iterator[_Part]:
-    """What is to be surveyed of an operator's drawn shapes and tuned problems, where there is a choice of variants."""
+def _parts_of(
+    evidence: Evidence, drawn: Mapping[Kind, Sequence[Problem]], cells: Collection[Cell] | None = None
+) -> Iterator[_Part]:
+    """What is to be surveyed of an operator's drawn shapes and tuned problems, where there is a choice of variants.
+
+    It is of all regimes of kinds, or of those in `cells`.
+    """
     operator = evidence.operator
     regime = partial(_regime, operator)
     by_kind: dict[Kind, list[Problem]] = {}
@@ -179,11 +192,14 @@ def _parts_of(evidence: Evidence, drawn: Mapping[Kind, Sequence[Problem]]) -> It
         tuned = [p for p in by_kind.get(kind, ()) if p.id in rows]
         share = max(weights.get(kind, 0.0) / max(weights.values(), default=1.0), _LEAST_SHARE)
         for name in dict.fromkeys(map(regime, (*shapes, *tuned))):
+            if cells is not None and (kind, name) not in cells:
+                continue
             fresh = [p for p in shapes if regime(p) == name]
             problems = _mixed(own := [p for p in tuned if regime(p) == name], fresh)
             units = _units(evidence, {p.id: rows[p.id] for p in own}, rows)
             timed = frozenset(p.id for p in problems if p.id in evidence.surveyed.times)
-            scouted = problems[: min(_SCOUTED, len(problems) // _OF_SHAPES)]
+            telling = [p for p in problems if p.id in rows or not is_held_out(p.id)]
+            scouted = telling[: min(_SCOUTED, len(problems) // _OF_SHAPES)]
             known = [p.id for p in fresh if p.id in timed]
             chosen = _known(evidence, units, known) if len(known) >= max(len(scouted), 1) else []
             if len(units) > 1:
@@ -355,6 +371,7 @@ def _planned(parts: Sequence[_Part], seconds: float) -> list[_Part]:
     """The parts, each with its leading candidates and the shapes that fit into so many seconds together."""
     kinds, drawn = list[Shapes](), list[list[Problem]]()
     for part in parts:
+        part.chosen = part.chosen or _known(part.evidence, part.units, part.known)
         part.settle(_LEADERS)
         known = [p for p in part.problems if p.id in part.rows or p.id in part.known]
         drawn.append([p for p in part.problems if p.id not in part.rows and p.id not in part.known and part.tried(p)])
@@ -383,13 +400,13 @@ def survey_all(
     session: Session,
     evidence: Mapping[str, Sequence[Evidence]],
     measured: float,
-    losing: Callable[[Evidence], Collection[tuple[Kind, str]]],
+    losing: Callable[[Evidence], Collection[Cell]],
 ) -> None:
     """Survey what was tuned on the devices that are here. `measured` is the time that tuning took, in seconds.
 
     On a CPU, it is planned to fit its time. If the time runs out nevertheless, the survey ends with the shapes that it
     has, about as many of each kind. Then regimes of kinds that are `losing` more than they may get twice as many, in at
-    most the same time again; unless the user gave the number.
+    most the same time again and within what a budget has for surveys; unless the user gave the number.
     """
     count = survey_shapes_wanted(session)
     if count == 0 or not session.plan.may_measure:
@@ -399,42 +416,48 @@ def survey_all(
     for one, devices in tuned:
         one.survey_on(devices[0])
         recall_survey(session, devices[0], one)
-    _survey(session, [(devices, _parts_of(e, _drawn(session, e, count))) for e, devices in tuned], measured)
+    first = [(devices, list(_parts_of(e, _drawn(session, e, count)))) for e, devices in tuned]
+    spent = _survey(session, first, measured, {})
     if session.options.survey is not None:
         return
-    again = [(e, devices, cells) for e, devices in tuned if (cells := frozenset(losing(e)))]
-    if again:
-        regimes = sum(len(cells) for *_, cells in again)
-        session.progress.line(f"survey: {regimes} regimes lose more than they may, so they get twice as many shapes")
-        more = [(devices, list(_parts_of(e, _of_cells(e, 2 * count, cells)))) for e, devices, cells in again]
-        _survey(session, more, measured, again=True)
+    again = [(devices, _of_cells(e, 2 * count, cells)) for e, devices in tuned if (cells := frozenset(losing(e)))]
+    if regimes := sum(part.left for _, parts in again for part in parts):
+        session.progress.line(
+            f"survey: twice as many shapes of {counted(regimes, 'regime')} in which the decision loses more than it may"
+        )
+        _survey(session, again, measured, spent, again=True)
 
 
-def _of_cells(evidence: Evidence, count: int, cells: Collection[tuple[Kind, str]]) -> dict[Kind, list[Problem]]:
-    """The shapes of some regimes of kinds, if a kind has so many in all."""
+def _of_cells(evidence: Evidence, count: int, cells: Collection[Cell]) -> list[_Part]:
+    """What is to be surveyed of some regimes of kinds, if each kind has so many shapes in all."""
     operator = evidence.operator
     drawn = survey_shapes(operator, evidence.target.family, count, tuned_kernels(operator, evidence.target))
-    return {kind: [p for p in shapes if (kind, _regime(operator, p)) in cells] for kind, shapes in drawn.items()}
+    return list(_parts_of(evidence, drawn, cells))
 
 
 def _survey(
     session: Session,
-    every: Iterable[tuple[list[Device], Iterable[_Part]]],
+    every: Iterable[tuple[list[Device], Sequence[_Part]]],
     measured: float,
+    spent: Mapping[str, float],
     *,
     again: bool = False,
-) -> None:
+) -> dict[str, float]:
+    """Survey parts, after as many seconds as were `spent` on surveys. Both are by the digest of devices."""
+    took: dict[str, float] = {}
     by_device: dict[str, tuple[list[Device], list[_Part]]] = {}
     for devices, parts_of in every:
         by_device.setdefault(devices[0].digest, (devices, []))[1].extend(parts_of)
-    for devices, parts in by_device.values():
-        on_host, seconds = family(devices[0].family).on_host, _seconds(session, measured)
+    for digest, (devices, parts) in by_device.items():
+        on_host = family(devices[0].family).on_host
+        seconds = _seconds(session, measured, spent.get(digest, 0.0))
         bounded = on_host and seconds < math.inf
         lacking = [p for p in parts if again or len(p.known) < _ENOUGH]
         wanted = _planned(lacking, min(seconds, _ON_HOST)) if bounded else parts
         most = min(seconds, _DISTURBED * _ON_HOST) if bounded else seconds
         if any(p.left for p in wanted):
-            Surveying(session, [p for p in wanted if p.left], most).on(devices)
+            took[digest] = Surveying(session, [p for p in wanted if p.left], most).on(devices)
+    return took
 
 
 def _drawn(session: Session, evidence: Evidence, count: int) -> dict[Kind, tuple[Problem, ...]]:
@@ -457,9 +480,9 @@ def _drawn(session: Session, evidence: Evidence, count: int) -> dict[Kind, tuple
     return drawn
 
 
-def _seconds(session: Session, measured: float) -> float:
-    """The most seconds that a survey may take."""
-    limit = survey_limit(session)
+def _seconds(session: Session, measured: float, spent: float) -> float:
+    """The most seconds that a survey may take, after earlier ones of so many seconds."""
+    limit = survey_limit(session, spent)
     if session.options.survey is None and session.options.effort == "default":
         limit = min(limit, max(_SHARE * measured, _AT_LEAST))
     return min(limit, session.time.budget.left - seconds_after(session))
@@ -468,7 +491,8 @@ def _seconds(session: Session, measured: float) -> float:
 class Surveying:
     """Times parts on all devices of a model: a few shapes with all candidates, then the others with the best of these.
 
-    Each shape is timed on one device. It is a plan, see `WantedWork`. Nothing begins after so many seconds of timing.
+    Each shape is timed on one device. It is a plan, see `WantedWork`. Nothing begins after so many seconds of timing,
+    without those in which other builds have the devices.
     """
 
     def __init__(self, session: Session, parts: Sequence[_Part], seconds: float) -> None:
@@ -477,21 +501,33 @@ class Surveying:
         self._running: dict[int, tuple[_Part, Problem]] = {}
         self._total = sum(part.lacks(p) for part in parts for p in part.problems)
         self._begun: float | None = None
-        self._settled, self._done = False, 0
+        self._there = math.inf
+        self._settled, self._is_over, self._done = False, False, 0
 
-    def on(self, devices: list[Device]) -> None:
-        """Do it, and say how much there was time for."""
+    def on(self, devices: list[Device]) -> float:
+        """Do it, and say how much there was time for. Returns the seconds."""
         session = self._session
-        turn = session.time.turn(session.progress, devices[0].family)
+        turn = session.time.turn(session.progress, devices[0].family, kept=seconds_after(session))
         with DevicePool(session, devices, turn) as pool:
             WorkBuilder(self, pool, Budget(None), session.progress.now, quiet=True).run()
         self._settle()
-        now = session.progress.now()
-        seconds = now - (self._begun or now)
+        seconds = self._spent
         rest = f" of {self._total} planned shapes, all that there was time for"
         where = f", on {len(devices)} devices" if len(devices) > 1 else ""
         line = f"survey: {self._done}{rest if self._done < self._total else ' shapes'}, in {seconds:.0f} s{where}"
         session.progress.line(line)
+        return seconds
+
+    @property
+    def _since(self) -> float:
+        """When timing began: when the first device was there, if any had to be."""
+        now = self._session.progress.now()
+        begun = now if self._begun is None else self._begun
+        return begun if self._there == math.inf else max(begun, self._there)
+
+    @property
+    def _spent(self) -> float:
+        return self._session.progress.now() - self._since
 
     def batch(self) -> CompileBatch | None:
         """See `WantedWork`: everything that only records knew, before anything is timed."""
@@ -515,7 +551,7 @@ class Surveying:
 
     def job(self, device: Hashable) -> Job | None:  # noqa: ARG002 - any device times any shape
         """See `WantedWork`."""
-        if self._seconds <= 0 or self._session.progress.now() - (self._begun or 0.0) > self._seconds:
+        if self._seconds <= 0 or self._spent > self._seconds or self._is_over:
             return None
         if not self._turns and not self._running:
             self._settle()
@@ -525,7 +561,9 @@ class Surveying:
         self._running[number] = part, problem
 
         def do(measurer: Measurer) -> None:
-            _survey_one(self._session, measurer.bench, part, problem)
+            _survey_one(self._session, measurer, part, problem)
+            self._there = min(self._there, measurer.bench.since)
+            self._is_over = measurer.turn.over
 
         return Job(number, "survey", do, part.evidence, problem)
 
@@ -533,7 +571,7 @@ class Surveying:
         """See `WantedWork`."""
         del self._running[job.number]
         self._done += 1
-        self._session.progress.count("survey:", self._done, self._total, since=self._begun, most=self._seconds)
+        self._session.progress.count("survey:", self._done, self._total, since=self._since, most=self._seconds)
 
     def lost(self, device: Hashable, job: Job) -> None:  # noqa: ARG002 - another device does it
         """See `WantedWork`."""
@@ -548,22 +586,22 @@ class Surveying:
             self._turns = deque(enumerate(_turns(self._parts, scouted=False), self._total))
 
 
-def _survey_one(session: Session, bench: LazyBench, part: _Part, problem: Problem) -> None:
+def _survey_one(session: Session, measurer: Measurer, part: _Part, problem: Problem) -> None:
     """Times on one shape, from the store or new."""
-    evidence, operator = part.evidence, part.evidence.operator
+    evidence, operator, bench = part.evidence, part.evidence.operator, measurer.bench
     if operator.name in session.failures:
         return
     variants = part.tried(problem)
     store = _store(session, bench, evidence)
     race = store.find_race([(e.candidate.id, e.code) for e in variants], problem)
     if race is None:
-        race = _timed(session, bench, evidence, problem, variants)
+        race = _timed(session, measurer, evidence, problem, variants)
         if race and all(m.lasting for m in race):
             store.put_race(race, evidence.now(variants))
     for measurement in race:
         if measurement.lasting and measurement.status not in ("ok", "skipped"):
             evidence.add(measurement)  # it is out, even where it won
-    if not all(m.lasting for m in race) and session.time.budget.left <= 0:
+    if not all(m.lasting for m in race) and measurer.turn.over:
         return  # it was cut: what has no time might have been the best
     times = {m.candidate: rounded(m.ns) for m in race if m.ns is not None}
     if times:
@@ -571,9 +609,9 @@ def _survey_one(session: Session, bench: LazyBench, part: _Part, problem: Proble
 
 
 def _timed(
-    session: Session, bench: LazyBench, evidence: Evidence, problem: Problem, variants: Sequence[Variant]
+    session: Session, measurer: Measurer, evidence: Evidence, problem: Problem, variants: Sequence[Variant]
 ) -> list[Measurement]:
-    operator, linked = evidence.operator, []
+    operator, linked, bench = evidence.operator, [], measurer.bench
     with session.failures.of(evidence.operator.name):
         for variant in variants:
             try:
@@ -585,7 +623,7 @@ def _timed(
         except TooLargeError:
             return []  # nobody asked for this shape
         except AotTuneError:
-            if session.time.budget.left > 0:
+            if not measurer.turn.over:
                 raise
     return []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -12,13 +13,18 @@ from bundled import OPERATORS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aot_tune.bench.protocol.measurement_records import Measurement
+from aot_tune.bench.protocol.measurement_records import Device, Measurement
 from aot_tune.compile import Variant, target_by_name
+from aot_tune.database.checks import tuned_kernels
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.failures import Failures
+from aot_tune.pipeline.shipping import survey
 from aot_tune.pipeline.shipping.survey import HANDFUL, Shapes, Surveying, plan
 from aot_tune.render import Rendered, candidate_for
-from aot_tune.spec import Problem, problem
+from aot_tune.select.decide import is_held_out
+from aot_tune.spec import Problem, dim, problem
+from aot_tune.spec.regimes import OTHER, regime_of
+from aot_tune.spec.survey_shapes import kind_of, survey_shapes
 from aot_tune.support.errors import AotTuneError
 
 shapes = st.lists(st.tuples(st.tuples(st.floats(0, 16), st.floats(0, 16)), st.floats(1e-3, 30.0)), max_size=40).map(
@@ -85,10 +91,117 @@ def test_a_shape_that_a_lost_device_had_is_the_same_job_on_another() -> None:
     assert len({job.number for job in (first, other, *later)}) == 4
 
 
+def test_the_time_in_which_another_build_has_the_device_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    progress = SimpleNamespace(now=lambda: clock[0], count=lambda *_a, **_k: None)
+    problems = [SimpleNamespace(id=f"N={n}") for n in range(9)]
+    part: Any = SimpleNamespace(evidence=None, problems=problems, scouted=problems, share=1.0, lacks=lambda _p: True)
+    part.settle, part.variants = (lambda: None), list
+    session: Any = SimpleNamespace(progress=progress)
+    surveying = Surveying(session, [part], 60.0)
+    assert surveying.batch() is None
+    monkeypatch.setattr(survey, "_survey_one", lambda *_a: None)
+    bench = SimpleNamespace(since=math.inf)
+
+    def surveys(until: float, *, over: bool = False) -> None:
+        job = surveying.job("a")
+        assert job is not None
+        clock[0], bench.since = until, 450.0
+        job.do(SimpleNamespace(bench=bench, turn=SimpleNamespace(over=over)))
+        surveying.measured(job)
+
+    surveys(452.0)
+    surveys(509.0)
+    surveys(511.0)
+    assert surveying.job("a") is None
+    clock[0] = 480.0
+    surveys(481.0, over=True)  # nothing is left of what the budget has for it
+    assert surveying.job("a") is None
+
+
+@pytest.fixture
+def evidence() -> Evidence:
+    """Two regimes, with tuned problems on which one kernel is far behind the other."""
+    operator = dataclasses.replace(OPERATORS["softmax"], regimes={"short": (dim("D") <= 1024,)})
+    target, variants = target_by_name("cpu-x86-64-v3"), dict[str, Variant]()
+    for kernel in tuned_kernels(operator, target)[:2]:
+        candidate = candidate_for(operator, kernel, next(kernel.configs(target.facts)), target, None, {"T": "f32"})
+        rendered = Rendered(candidate=candidate, source="", digest="", symbol="s", lines=[])
+        variants[candidate.id] = Variant(rendered=rendered, recorded=candidate.id)
+    made = Evidence(operator, target, variants)
+    for shape in made.workload:
+        fields: Any = {"problem": shape, "device": "d", "policy": "p", "status": "ok"}
+        if all(made.worth_a_try(variant, shape) for variant in variants.values()):
+            for name, ns in zip(variants, (10.0, 1000.0), strict=True):
+                made.add(Measurement(candidate=name, code=name, screen=(ns,), **fields))
+    return made
+
+
+def parts_of(evidence: Evidence) -> list[Any]:
+    kernels = tuned_kernels(evidence.operator, evidence.target)
+    return list(survey._parts_of(evidence, survey_shapes(evidence.operator, "cpu", 40, kernels)))
+
+
+def test_shapes_that_are_held_out_do_not_choose_what_is_surveyed(evidence: Evidence) -> None:
+    good, bad = evidence.variants
+    part, *_ = parts_of(evidence)
+    fresh = [p for p in part.problems if p.id not in part.rows]
+    assert part.scouted
+    assert not any(is_held_out(p.id) for p in part.scouted if p in fresh)
+    times = {True: {good: 1000.0, bad: 10.0}, False: {good: 10.0, bad: 1000.0}}
+    evidence.add_survey([(p, times[is_held_out(p.id)]) for p in fresh])
+    part.settle(1)
+    assert part.chosen == [good]
+
+
+def test_a_second_plan_goes_on_with_the_candidates_of_the_first(
+    evidence: Evidence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, other = evidence.variants
+    shape = next(p for p in parts_of(evidence)[0].problems if p.id not in {q.id for q in evidence.workload})
+    evidence.add_survey([(shape, {other: 5.0})])
+    monkeypatch.setattr(survey, "_LEADERS", 1)
+    part, *_ = parts_of(evidence)
+    survey._planned([part], 5.0)
+    assert part.chosen == [other]
+    assert part.problems
+    assert shape not in part.problems
+    assert evidence.surveyed.times[shape.id] == {other: 5.0}
+
+
+def test_regimes_that_lose_too_much_get_more_shapes_within_what_a_budget_has_for_surveys(
+    evidence: Evidence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator, asked = evidence.operator, list[tuple[float, set[str]]]()
+
+    class Surveyed:
+        def __init__(self, _session: object, parts: Sequence[Any], seconds: float) -> None:
+            asked.append((seconds, {regime_of(operator, operator.facts(p)) for part in parts for p in part.problems}))
+
+        def on(self, _devices: object) -> float:
+            return 12.0
+
+    monkeypatch.setattr(survey, "Surveying", Surveyed)
+    monkeypatch.setattr(survey, "seconds_after", lambda _session: 0.0)
+    device = Device(family="cpu", name="this", slug="this", unit="", identity={"threads": 2})
+    session: Any = SimpleNamespace(
+        options=SimpleNamespace(survey=None, effort="default", mode="tune"),
+        plan=SimpleNamespace(may_measure=True),
+        devices_for=lambda _target: [device],
+        databases=(),
+        progress=SimpleNamespace(line=lambda _line: None),
+        time=SimpleNamespace(budget=SimpleNamespace(seconds=100.0, left=90.0)),
+    )
+    kind, *_ = (kind_of(operator, operator.facts(p)) for part in parts_of(evidence) for p in part.problems)
+    survey.survey_all(session, {"softmax": [evidence]}, 1000.0, lambda _evidence: {(kind, "short")})
+    assert asked == [(15.0, {"short", OTHER}), (3.0, {"short"})]
+
+
 class _Bench:
     """Gives each candidate 10 ns, unless it is cut: then the last one dies with its worker, or the bench does."""
 
     device: Any = SimpleNamespace(family="cpu")
+    since = 0.0
 
     def __init__(self, cut: str) -> None:
         self.cut = cut
@@ -126,7 +239,6 @@ def test_a_shape_that_a_budget_cut_off_does_not_count(cut: str, left: float, tim
         progress=SimpleNamespace(now=lambda: 0.0, count=lambda *_a, **_k: None),
         failures=Failures(),
         store=SimpleNamespace(operator=lambda *_a, **_k: store),
-        time=SimpleNamespace(budget=SimpleNamespace(left=left)),
     )
     part: Any = SimpleNamespace(
         evidence=evidence,
@@ -139,7 +251,7 @@ def test_a_shape_that_a_budget_cut_off_does_not_count(cut: str, left: float, tim
     )
     job = Surveying(session, [part], 60.0).job("a")
     assert job is not None
-    job.do(SimpleNamespace(bench=_Bench(cut)))
+    job.do(SimpleNamespace(bench=_Bench(cut), turn=SimpleNamespace(over=left <= 0)))
     row = evidence.surveyed.times.get(shape.id)
     assert (row if row is None else len(row)) == times
     assert len(stored) == (times == 2)
