@@ -330,8 +330,8 @@ void explain_nearest(Text& text, const TableInfo<Op>& table, const CallOf<Op>& c
 // Is taken off the times of what is tried before generic variants.
 constexpr int64_t kBeforeGeneric = INT64_C(1) << 40;
 
-// The variant of a regime that is expected to be the fastest, or -1. If a generic one alone would be left, what
-// was only timed in other regimes comes before it.
+// The variant of a regime that is expected to be the fastest, or -1. If a generic one alone would be left,
+// what was only timed in other regimes comes before it.
 template <typename Op, typename Trace>
 int likeliest(const TableInfo<Op>& table, const RegimeInfo& regime, const CallOf<Op>& c, Trace& trace) {
   int64_t terms[Op::kMostTerms];

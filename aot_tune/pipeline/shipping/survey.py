@@ -33,7 +33,7 @@ from aot_tune.spec.survey_shapes import Kind, kind_of, survey_shapes, without_sh
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import AotTuneError, TooLargeError, ToolchainError
 
-__all__ = ["HANDFUL", "Shapes", "Surveying", "plan", "survey_all"]
+__all__ = ["HANDFUL", "LEADERS", "Shapes", "Surveying", "parts_of", "plan", "planned", "survey_all", "survey_one"]
 
 _SCOUTED, _OF_SHAPES = 40, 5
 """This many shapes, or a fifth of all, decide which candidates are surveyed."""
@@ -48,7 +48,7 @@ _LEAST_SHARE = 0.1
 _PATIENCE = 1e8
 """The longest call of a generic variant in ns. Longer calls would take all of a survey's time."""
 
-_LEADERS = 6
+LEADERS = 6
 """How many candidates are timed on each shape of a plan, at most: those that lead on the tuned problems."""
 
 HANDFUL = 2
@@ -172,7 +172,7 @@ class _Part:
         return [candidate for _, candidate in sorted(nearest.values())]
 
 
-def _parts_of(
+def parts_of(
     evidence: Evidence, drawn: Mapping[Kind, Sequence[Problem]], cells: Collection[Cell] | None = None
 ) -> Iterator[_Part]:
     """What is to be surveyed of an operator's drawn shapes and tuned problems, where there is a choice of variants.
@@ -367,12 +367,12 @@ def plan(kinds: Sequence[Shapes], seconds: float) -> None:
                 going.remove(kind)
 
 
-def _planned(parts: Sequence[_Part], seconds: float) -> list[_Part]:
+def planned(parts: Sequence[_Part], seconds: float) -> list[_Part]:
     """The parts, each with its leading candidates and the shapes that fit into so many seconds together."""
     kinds, drawn = list[Shapes](), list[list[Problem]]()
     for part in parts:
         part.chosen = part.chosen or _known(part.evidence, part.units, part.known)
-        part.settle(_LEADERS)
+        part.settle(LEADERS)
         known = [p for p in part.problems if p.id in part.rows or p.id in part.known]
         drawn.append([p for p in part.problems if p.id not in part.rows and p.id not in part.known and part.tried(p)])
         times = [_seconds_of(part, p) for p in drawn[-1]]
@@ -416,7 +416,7 @@ def survey_all(
     for one, devices in tuned:
         one.survey_on(devices[0])
         recall_survey(session, devices[0], one)
-    first = [(devices, list(_parts_of(e, _drawn(session, e, count)))) for e, devices in tuned]
+    first = [(devices, list(parts_of(e, _drawn(session, e, count)))) for e, devices in tuned]
     spent = _survey(session, first, measured, {})
     if session.options.survey is not None:
         return
@@ -432,7 +432,7 @@ def _of_cells(evidence: Evidence, count: int, cells: Collection[Cell]) -> list[_
     """What is to be surveyed of some regimes of kinds, if each kind has so many shapes in all."""
     operator = evidence.operator
     drawn = survey_shapes(operator, evidence.target.family, count, tuned_kernels(operator, evidence.target))
-    return list(_parts_of(evidence, drawn, cells))
+    return list(parts_of(evidence, drawn, cells))
 
 
 def _survey(
@@ -453,7 +453,7 @@ def _survey(
         seconds = _seconds(session, measured, spent.get(digest, 0.0))
         bounded = on_host and seconds < math.inf
         lacking = [p for p in parts if again or len(p.known) < _ENOUGH]
-        wanted = _planned(lacking, min(seconds, _ON_HOST)) if bounded else parts
+        wanted = planned(lacking, min(seconds, _ON_HOST)) if bounded else parts
         most = min(seconds, _DISTURBED * _ON_HOST) if bounded else seconds
         if any(p.left for p in wanted):
             took[digest] = Surveying(session, [p for p in wanted if p.left], most).on(devices)
@@ -561,7 +561,7 @@ class Surveying:
         self._running[number] = part, problem
 
         def do(measurer: Measurer) -> None:
-            _survey_one(self._session, measurer, part, problem)
+            survey_one(self._session, measurer, part, problem)
             self._there = min(self._there, measurer.bench.since)
             self._is_over = measurer.turn.over
 
@@ -586,7 +586,7 @@ class Surveying:
             self._turns = deque(enumerate(_turns(self._parts, scouted=False), self._total))
 
 
-def _survey_one(session: Session, measurer: Measurer, part: _Part, problem: Problem) -> None:
+def survey_one(session: Session, measurer: Measurer, part: _Part, problem: Problem) -> None:
     """Times on one shape, from the store or new."""
     evidence, operator, bench = part.evidence, part.evidence.operator, measurer.bench
     if operator.name in session.failures:

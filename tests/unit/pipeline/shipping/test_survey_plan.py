@@ -100,7 +100,7 @@ def test_the_time_in_which_another_build_has_the_device_does_not_count(monkeypat
     session: Any = SimpleNamespace(progress=progress)
     surveying = Surveying(session, [part], 60.0)
     assert surveying.batch() is None
-    monkeypatch.setattr(survey, "_survey_one", lambda *_a: None)
+    monkeypatch.setattr(survey, "survey_one", lambda *_a: None)
     bench = SimpleNamespace(since=math.inf)
 
     def surveys(until: float, *, over: bool = False) -> None:
@@ -139,7 +139,7 @@ def evidence() -> Evidence:
 
 def parts_of(evidence: Evidence) -> list[Any]:
     kernels = tuned_kernels(evidence.operator, evidence.target)
-    return list(survey._parts_of(evidence, survey_shapes(evidence.operator, "cpu", 40, kernels)))
+    return list(survey.parts_of(evidence, survey_shapes(evidence.operator, "cpu", 40, kernels)))
 
 
 def test_shapes_that_are_held_out_do_not_choose_what_is_surveyed(evidence: Evidence) -> None:
@@ -160,9 +160,9 @@ def test_a_second_plan_goes_on_with_the_candidates_of_the_first(
     _, other = evidence.variants
     shape = next(p for p in parts_of(evidence)[0].problems if p.id not in {q.id for q in evidence.workload})
     evidence.add_survey([(shape, {other: 5.0})])
-    monkeypatch.setattr(survey, "_LEADERS", 1)
+    monkeypatch.setattr(survey, "LEADERS", 1)
     part, *_ = parts_of(evidence)
-    survey._planned([part], 5.0)
+    survey.planned([part], 5.0)
     assert part.chosen == [other]
     assert part.problems
     assert shape not in part.problems
