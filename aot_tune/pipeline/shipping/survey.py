@@ -33,7 +33,18 @@ from aot_tune.spec.survey_shapes import Kind, kind_of, survey_shapes, without_sh
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import AotTuneError, TooLargeError, ToolchainError
 
-__all__ = ["HANDFUL", "LEADERS", "Shapes", "Surveying", "parts_of", "plan", "planned", "survey_all", "survey_one"]
+__all__ = [
+    "HANDFUL",
+    "LEADERS",
+    "Shapes",
+    "Surveying",
+    "drawn_shapes",
+    "parts_of",
+    "plan",
+    "planned",
+    "survey_all",
+    "survey_one",
+]
 
 _SCOUTED, _OF_SHAPES = 40, 5
 """This many shapes, or a fifth of all, decide which candidates are surveyed."""
@@ -416,7 +427,7 @@ def survey_all(
     for one, devices in tuned:
         one.survey_on(devices[0])
         recall_survey(session, devices[0], one)
-    first = [(devices, list(parts_of(e, _drawn(session, e, count)))) for e, devices in tuned]
+    first = [(devices, list(parts_of(e, drawn_shapes(session, e, count)))) for e, devices in tuned]
     spent = _survey(session, first, measured, {})
     if session.options.survey is not None:
         return
@@ -460,7 +471,7 @@ def _survey(
     return took
 
 
-def _drawn(session: Session, evidence: Evidence, count: int) -> dict[Kind, tuple[Problem, ...]]:
+def drawn_shapes(session: Session, evidence: Evidence, count: int) -> dict[Kind, tuple[Problem, ...]]:
     """The shapes to survey of an operator. If a declared regime has none, or nothing has any, a line says so."""
     operator, target = evidence.operator, evidence.target
     kernels = tuned_kernels(operator, target)

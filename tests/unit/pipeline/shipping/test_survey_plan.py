@@ -142,6 +142,16 @@ def parts_of(evidence: Evidence) -> list[Any]:
     return list(survey.parts_of(evidence, survey_shapes(evidence.operator, "cpu", 40, kernels)))
 
 
+def test_an_operator_without_a_shape_that_kernels_take_is_told_of(evidence: Evidence) -> None:
+    nothing = dataclasses.replace(evidence.operator, expected=(dim("D") < 0,))
+    lines: list[str] = []
+    session: Any = SimpleNamespace(progress=SimpleNamespace(line=lines.append))
+    assert not any(survey.drawn_shapes(session, dataclasses.replace(evidence, operator=nothing), 8).values())
+    (line,) = lines
+    assert line.startswith("NOTE softmax on cpu-x86-64-v3: there is no shape within its ranges and values")
+    assert line.endswith("Compare ranges and values with what kernels require")
+
+
 def test_shapes_that_are_held_out_do_not_choose_what_is_surveyed(evidence: Evidence) -> None:
     good, bad = evidence.variants
     part, *_ = parts_of(evidence)
