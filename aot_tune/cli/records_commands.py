@@ -21,6 +21,7 @@ from aot_tune.database.checks import (
     check_settled,
     gone,
     other_sources,
+    tuned_kernels,
     without_problems,
 )
 from aot_tune.database.compare import changes
@@ -49,6 +50,7 @@ from aot_tune.spec.load_operators import (
     roots_with_bundled,
     template_paths,
 )
+from aot_tune.spec.survey_shapes import survey_shapes
 from aot_tune.support.errors import (
     AotTuneError,
     BuildError,
@@ -386,9 +388,13 @@ def _checked(
 
 
 def _losses(database: OperatorDatabase, operator: Operator) -> Iterator[Finding]:
-    """Regimes of calls in which a library of this record would lose more than it may, by its own survey."""
+    """Regimes of calls in which a library of this record would lose more than it may, by its own survey.
+
+    And calls that its workload says nothing of.
+    """
     from aot_tune.pipeline.records.lookup import evidence_as_recorded  # slow to import
     from aot_tune.pipeline.shipping.finish import MORE_SHAPES, selected, told_losses
+    from aot_tune.pipeline.shipping.survey import ADD_PROBLEMS, told_gaps
 
     for target in _recorded_targets([database]) if database.survey else ():
         try:
@@ -397,6 +403,9 @@ def _losses(database: OperatorDatabase, operator: Operator) -> Iterator[Finding]
             continue
         for line in told_losses(evidence, selected(evidence)[1]):
             yield Finding(f"calls on {target.name} that nobody measured, {line}", MORE_SHAPES, wrong=False)
+        drawn = survey_shapes(operator, target.family, _SHAPES, tuned_kernels(operator, target))
+        for line in told_gaps(evidence, drawn):
+            yield Finding(f"calls on {target.name}, {line}", ADD_PROBLEMS, wrong=False)
 
 
 def _no_more_given(

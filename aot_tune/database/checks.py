@@ -17,7 +17,7 @@ from aot_tune.database.records import OperatorDatabase
 from aot_tune.render import Candidate, resolved
 from aot_tune.spec import Kernel, Operator, Problem, Target
 from aot_tune.spec.calls import is_taken
-from aot_tune.spec.survey_shapes import survey_shapes
+from aot_tune.spec.survey_shapes import Kind, kind_of, survey_shapes
 from aot_tune.support.errors import RenderError, SpecError, ToolchainError, did_you_mean
 
 __all__ = [
@@ -138,12 +138,28 @@ def check_settled(database: OperatorDatabase, operator: Operator, shapes: int) -
     raced = settled & beside if database.baselines else settled
     if unraced := [p for p in wanted if p.key not in raced]:
         yield Finding(f"it has no race on {_problems(unraced, wanted)}", _COMPLETE, wrong=False)
-    if not family(database.device.family).on_host:
-        drawn = {} if best is None else survey_shapes(operator, best.family, shapes, tuned_kernels(operator, best))
-        in_survey = {s.problem.key for s in database.survey}
-        surveyed = [*wanted, *(p for group in drawn.values() for p in group)]
+    if not family(database.device.family).on_host and best is not None:
+        drawn = survey_shapes(operator, best.family, shapes, tuned_kernels(operator, best))
+        open_kinds, in_survey = _with_rivals(database, operator, best), {s.problem.key for s in database.survey}
+        every = [*wanted, *(p for group in drawn.values() for p in group)]
+        surveyed = [p for p in every if kind_of(operator, operator.facts(p)) in open_kinds]
         if unknown := [p for p in surveyed if p.key not in in_survey]:
             yield Finding(f"its survey lacks {_problems(unknown, surveyed, 'shapes')}", _COMPLETE, wrong=False)
+
+
+def _with_rivals(database: OperatorDatabase, operator: Operator, target: Target) -> set[Kind]:
+    """The kinds of calls with times of several configs that any call may use: others need no survey."""
+    free: dict[str, tuple[object, ...]] = {}
+    for one in database.candidates:
+        candidate, kernel = one.candidate, operator.kernel(one.candidate.kernel)
+        bound = kernel.algorithms is not None and not kernel.has(candidate.config, target.facts)
+        if not (candidate.generic or bound):
+            free[candidate.id] = candidate.kernel, *sorted(candidate.config.items())
+    timed: dict[Kind, set[tuple[object, ...]]] = {}
+    for m in database.measurements:
+        if m.candidate in free:
+            timed.setdefault(kind_of(operator, operator.facts(m.problem)), set()).add(free[m.candidate])
+    return {kind for kind, configs in timed.items() if len(configs) > 1}
 
 
 def with_a_choice(operator: Operator, target: Target) -> list[Problem]:

@@ -55,10 +55,11 @@ def cuda_workload() -> tuple[Problem, ...]:
     for heads, length, width in ((128, 128, 64), (64, 512, 64), (32, 1024, 128)):
         found.append(problem(B=heads, M=length, N=length, K=width, order=TRANSPOSED_B, dtypes={"T": "bf16"}))
         found.append(problem(B=heads, M=length, N=width, K=length, dtypes={"T": "bf16"}))
-    found.append(problem(B=32, M=512, N=512, K=64, order=TRANSPOSED_B, dtypes={"T": "f16"}))
-    found.append(problem(B=32, M=512, N=512, K=64, order=TRANSPOSED_B))
-    found.append(problem(B=32, M=512, N=512, K=64, order=TRANSPOSED_B, attributes={"math": "tf32"}))
     for order in (TRANSPOSED_B, None):
+        n, k = (512, 64) if order else (64, 512)
+        found.append(problem(B=32, M=512, N=n, K=k, order=order, dtypes={"T": "f16"}))
+        found.append(problem(B=32, M=512, N=n, K=k, order=order))
+        found.append(problem(B=32, M=512, N=n, K=k, order=order, attributes={"math": "tf32"}))
         found.append(problem(B=32, M=1024, N=1023, K=127, order=order, dtypes={"T": "bf16"}))
     found.append(problem(B=16, M=197, N=197, K=64, order=TRANSPOSED_B, dtypes={"T": "bf16"}))
     return tuple(found)

@@ -23,17 +23,20 @@ from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.pipeline.records.lookup import recall_survey
 from aot_tune.pipeline.scheduling.time_to_link import seconds_after, survey_limit, survey_shapes_wanted
 from aot_tune.pipeline.session import Session
+from aot_tune.pipeline.shipping.story import kind_text
 from aot_tune.report.report_text import counted
 from aot_tune.search.budget import Budget
 from aot_tune.select import PRESELECTED, SCOUTS, Cell, Costs, preselect, scouts
 from aot_tune.select.decide import is_held_out
-from aot_tune.spec import Operator, Problem
+from aot_tune.spec import Kernel, Operator, Problem
+from aot_tune.spec.calls import is_taken
 from aot_tune.spec.regimes import regime_of
 from aot_tune.spec.survey_shapes import Kind, kind_of, survey_shapes, without_shapes
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import AotTuneError, TooLargeError, ToolchainError
 
 __all__ = [
+    "ADD_PROBLEMS",
     "HANDFUL",
     "LEADERS",
     "Shapes",
@@ -44,7 +47,10 @@ __all__ = [
     "planned",
     "survey_all",
     "survey_one",
+    "told_gaps",
 ]
+
+ADD_PROBLEMS = "Add a problem like that to the workload"
 
 _SCOUTED, _OF_SHAPES = 40, 5
 """This many shapes, or a fifth of all, decide which candidates are surveyed."""
@@ -147,7 +153,7 @@ class _Part:
 
         Shapes that are held out tell nothing. The others together weigh at least as much as the tuned problems, which
         may be many more. Of a kernel that has none among the `most` that are worth most, the one that comes nearest to
-        the best of a problem is another.
+        the best of a problem is another. So is what serves shapes that none of these serves.
         """
         if self.chosen:
             return
@@ -164,6 +170,7 @@ class _Part:
         timed = {p: r for p, r in rows.items() if r}
         self.chosen = preselect(timed, alike, most, weights)
         self.chosen += self._of_other_kernels(timed)
+        self.chosen += self._for_other_shapes()
         self.evidence.keep_surveyed(problems, {e.candidate.id for e in (*self.generics, *self.variants())})
 
     def _is_held_out(self, problem: str) -> bool:
@@ -181,6 +188,19 @@ class _Part:
                     behind = ns / best, candidate
                     nearest[kernels[candidate]] = min(behind, nearest.get(kernels[candidate], behind))
         return [candidate for _, candidate in sorted(nearest.values())]
+
+    def _for_other_shapes(self) -> list[str]:
+        """As few as serve the shapes that nothing chosen serves."""
+        others = [e for unit in self.units.values() for e in unit if e.candidate.id not in self.chosen]
+        served = {e.candidate.id: {p.id for p in self.problems if self.evidence.worth_a_try(e, p)} for e in others}
+        bare = {p.id for p in self.problems if not self._able(p)}
+        more: list[str] = []
+        while best := max(served, key=lambda c: (len(served[c] & bare), c), default=""):
+            if not served[best] & bare:
+                break
+            more.append(best)
+            bare -= served[best]
+        return more
 
 
 def parts_of(
@@ -427,7 +447,12 @@ def survey_all(
     for one, devices in tuned:
         one.survey_on(devices[0])
         recall_survey(session, devices[0], one)
-    first = [(devices, list(parts_of(e, drawn_shapes(session, e, count)))) for e, devices in tuned]
+    first = []
+    for one, devices in tuned:
+        drawn = drawn_shapes(session, one, count)
+        for line in told_gaps(one, drawn):
+            session.progress.line(f"NOTE {one.operator.name} on {one.target.name}, {line}. {ADD_PROBLEMS}")
+        first.append((devices, list(parts_of(one, drawn))))
     spent = _survey(session, first, measured, {})
     if session.options.survey is not None:
         return
@@ -489,6 +514,41 @@ def drawn_shapes(session: Session, evidence: Evidence, count: int) -> dict[Kind,
             "Compare its conditions with ranges, values and what kernels require"
         )
     return drawn
+
+
+def told_gaps(evidence: Evidence, drawn: Mapping[Kind, Sequence[Problem]]) -> list[str]:
+    """In words, calls of the drawn shapes about which the workload says nothing, so that tuning tells nothing of them.
+
+    Either a kernel takes such calls of a kind and no problem of it, or nothing that was tuned serves them.
+    """
+    operator, lines = evidence.operator, []
+    timed = {c for row in evidence.costs().values() for c in row}
+    tuned = [e for c, e in evidence.variants.items() if c in timed and not e.candidate.generic]
+    kernels = tuned_kernels(operator, evidence.target)
+    for kind, shapes in drawn.items():
+        where = kind_text(operator, kind)
+        problems = [p for p in evidence.workload if kind_of(operator, operator.facts(p)) == kind]
+        only_there = {k.name: _only_there(operator, k, problems, shapes) for k in kernels}
+        untried = {name: p.id for name, p in only_there.items() if p is not None}
+        if untried:
+            lines.append(
+                f"{where}: the workload has no problem for {', '.join(untried)}, but calls such as "
+                f"'{next(iter(untried.values()))}' may come; other kernels serve them"
+            )
+        bare = [p.id for p in shapes if not any(evidence.worth_a_try(e, p) for e in tuned)]
+        if tuned and bare:
+            of = f"{len(bare)} of {len(shapes)} drawn shapes"
+            lines.append(f"{where}: only the generic variant serves {of}, such as '{bare[0]}'")
+    return lines
+
+
+def _only_there(
+    operator: Operator, kernel: Kernel, problems: Sequence[Problem], shapes: Sequence[Problem]
+) -> Problem | None:
+    """A shape that a kernel is meant for, if it is meant for none of the problems."""
+    if any(is_taken(operator, p, [kernel], worthwhile=True) for p in problems):
+        return None
+    return next((p for p in shapes if is_taken(operator, p, [kernel], worthwhile=True)), None)
 
 
 def _seconds(session: Session, measured: float, spent: float) -> float:

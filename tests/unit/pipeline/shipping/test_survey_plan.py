@@ -152,6 +152,43 @@ def test_an_operator_without_a_shape_that_kernels_take_is_told_of(evidence: Evid
     assert line.endswith("Compare ranges and values with what kernels require")
 
 
+def test_what_the_workload_says_nothing_of_is_told(evidence: Evidence) -> None:
+    operator = evidence.operator
+    wide, other = (k.name for k in tuned_kernels(operator, evidence.target)[:2])
+    kernels = [
+        dataclasses.replace(k, worthwhile=(dim("D") > 100_000,)) if k.name == wide else k for k in operator.kernels
+    ]
+    workload = {"cpu": (problem(R=64, D=512), problem(R=64, D=90_000))}
+    less = dataclasses.replace(operator, kernels=tuple(kernels), workload=workload)
+    drawn = survey_shapes(less, "cpu", 40, tuned_kernels(less, evidence.target))
+    assert any(p.dims["D"] > 100_000 for (shapes,) in [drawn.values()] for p in shapes)
+    untried = survey.told_gaps(dataclasses.replace(evidence, operator=less), drawn)
+    assert any(f"the workload has no problem for {wide}, but calls such as 'R=" in line for line in untried)
+    assert not any(f"for {other}" in line for line in untried)
+    only = dataclasses.replace(
+        evidence, operator=less, variants={i: v for i, v in evidence.variants.items() if v.candidate.kernel == wide}
+    )
+    (_, bare) = survey.told_gaps(only, drawn)
+    (shapes,) = drawn.values()
+    others = sum(p.dims["D"] <= 100_000 for p in shapes)
+    assert bare.startswith(
+        f"T=f32: only the generic variant serves {others} of {len(shapes)} drawn shapes, such as 'R="
+    )
+
+
+def test_a_shape_that_no_leading_candidate_serves_is_surveyed_with_another(evidence: Evidence) -> None:
+    lead, spare = evidence.variants
+    short = evidence.variants[lead].candidate.kernel
+    kernels = [
+        dataclasses.replace(k, worthwhile=(dim("D") <= 900,)) if k.name == short else k
+        for k in evidence.operator.kernels
+    ]
+    narrow = dataclasses.replace(evidence, operator=dataclasses.replace(evidence.operator, kernels=tuple(kernels)))
+    part = next(p for p in parts_of(narrow) if any(q.dims["D"] > 900 for q in p.problems))
+    part.settle(1)
+    assert part.chosen == [lead, spare]
+
+
 def test_shapes_that_are_held_out_do_not_choose_what_is_surveyed(evidence: Evidence) -> None:
     good, bad = evidence.variants
     part, *_ = parts_of(evidence)
