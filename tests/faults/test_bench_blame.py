@@ -225,7 +225,7 @@ def test_row_53_nothing_stays_in_shared_memory(bed: Bed) -> None:
 @pytest.mark.alone  # it compares times
 def test_row_47_less_work_where_a_call_is_repeated_never_wins(bed: Bed) -> None:
     shape = {"R": 192, "D": 256}
-    for name in ("sees_output", "remembers_result", "lazy"):
+    for name in ("sees_output", "remembers_result"):
         bed.refuse(name, "suspicious", r"^takes \d+\.\d times as long when its outputs are missing", **shape)
     raced = bed.race("good", "remembers_result", **shape)
     assert (raced["good"].status, raced["remembers_result"].status) == ("ok", "suspicious")

@@ -429,9 +429,9 @@ class CpuEngine(Engine):
         """A region for each."""
         return _Regions(wants, placement)
 
-    def fill(self, storage: NDArray[np.uint8], value: int) -> None:
+    def fill(self, storage: NDArray[np.uint8], value: int, width: int = 1) -> None:
         """By numpy."""
-        storage.fill(value)
+        storage.view(f"u{width}").fill(value)
 
     def writing(self, pairs: Sequence[tuple[NDArray[np.uint8], NDArray[np.uint8]]]) -> Undo:
         """By `memmove`, from addresses that are looked up once."""

@@ -71,6 +71,8 @@ _LARGEST = 64 << 20
 """From this size on, many blocks read a tensor at once, and more bytes do not make it faster."""
 _Clock = Callable[[], float]
 """Tells a device's clock in MHz, or 0 when nothing does."""
+_WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers of so many bytes."""
 _AWAKE = 20
 """A call that was made before is not short if even alone it takes so many times as long as short calls."""
 
@@ -510,10 +512,13 @@ class CudaEngine(Engine):
             self._workspace = self.allocate([Want("workspace", size)])
         return self._workspace
 
-    def fill(self, storage: Any, value: int) -> None:
+    def fill(self, storage: Any, value: int, width: int = 1) -> None:
         """As wide integers, if they fit."""
         wide = words(storage)
-        wide.fill_(int.from_bytes(bytes([value]) * wide.element_size(), "little", signed=wide.dtype == torch.int64))
+        if wide.element_size() < width:
+            wide = storage.view(_WHOLE[width])
+        pattern = value.to_bytes(width, "little") * (wide.element_size() // width)
+        wide.fill_(int.from_bytes(pattern, "little", signed=wide.dtype != torch.uint8))
 
     def writing(self, pairs: Sequence[tuple[Any, Any]]) -> Undo:
         """By torch."""

@@ -11,17 +11,21 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check, Policy
 from aot_tune.bench.worker.comparison import SurveyedOutput
 from aot_tune.bench.worker.inputs import Strided, attribute_indices, layout, scalar_values
 from aot_tune.bench.worker.loaded_objects import HOST, Arguments
-from aot_tune.bench.worker.stored_elements import epsilon_of
-from aot_tune.spec import DEFAULT_ALIGNMENT, Drawn, Generator, Integers, Operator, Sparse, Tensor
+from aot_tune.bench.worker.stored_elements import epsilon_of, stored_as
+from aot_tune.spec import DEFAULT_ALIGNMENT, Drawn, DType, Generator, Integers, Operator, Sparse, Tensor
 
 __all__ = [
     "CANARY",
@@ -246,8 +250,8 @@ class Engine(ABC):
         return self.allocate([Want("workspace", size, alignment=0)], placement) if size else None
 
     @abstractmethod
-    def fill(self, storage: Any, value: int) -> None:
-        """Fill a storage with one byte. 0xFF is NaN in every floating type."""
+    def fill(self, storage: Any, value: int, width: int = 1) -> None:
+        """Fill a storage with one byte, or with the `width` bytes of a pattern. 0xFF is NaN in every floating type."""
 
     @abstractmethod
     def writing(self, pairs: Sequence[tuple[Any, Any]]) -> Undo:
@@ -458,13 +462,16 @@ class CallSet:
         """A tensor of the call, see `Engine.array`."""
         return self._engine.array(tensor, self.layouts[tensor.name], self.storages[tensor.name])
 
-    def poison(self, *, renewed: bool = False) -> None:
-        """Fill all outputs with NaN.
+    def poison(self, turn: int = 0, *, renewed: bool = False) -> None:
+        """Fill all outputs with NaN, or in other turns with other things, see `_poison_of`.
 
         Reset the tensors that are read and written, unless their contents were `renewed`.
         """
         for tensor in self.made():
-            self._engine.fill(self.storages[tensor.name], 0xFF)
+            storage, gap = self.storages[tensor.name], self._gaps.get(tensor.name)
+            self._engine.fill(storage, _poison_of(tensor.dtype, turn), tensor.dtype.itemsize)
+            if turn and gap is not None:  # what belongs to no element is equal in all runs
+                storage[gap] = 0xFF
         if not renewed:
             self.undo()
 
@@ -541,6 +548,23 @@ class CallSet:
     def bytes(self) -> int:
         """Bytes of the memory that it does not share."""
         return self.arena.bytes
+
+
+@cache
+def _poison_of(dtype: DType, turn: int) -> int:
+    """The bits of the elements that outputs hold before a call: NaN, infinities and a usual number, in turn.
+
+    In dtypes without these, they are -1, the largest, the least and any number. A kernel that takes the larger of its
+    result and what was there hides NaN.
+    """
+    kind = turn % 4
+    if kind == 0:
+        return (1 << dtype.bits) - 1
+    if dtype.is_floating:
+        pattern: NDArray[Any] = stored_as(dtype, np.array([(math.inf, -math.inf, -0.71875)[kind - 1]]))
+    else:
+        pattern = np.array([(*reversed(dtype.limits), 77)[kind - 1]]).astype(dtype.bits_as)
+    return int(pattern.view(f"u{dtype.itemsize}")[0])
 
 
 def exchangeable(operator: Operator, inputs: Iterable[Tensor]) -> list[Tensor]:

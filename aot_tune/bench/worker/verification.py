@@ -74,7 +74,7 @@ class WorkspaceError(Exception):
 
 
 class Trial(NamedTuple):
-    """One run of a plan. `aliases` are the outputs that use an input's memory.
+    """One run of a plan. `aliases` are the outputs that use an input's memory, `poison` is what the others hold.
 
     `again` says that its bits are compared with those of the first run. If that took longer than `most_ns`, there is no
     such run.
@@ -84,6 +84,7 @@ class Trial(NamedTuple):
     aliases: Mapping[str, str] = MappingProxyType({})
     again: bool = False
     most_ns: float = math.inf
+    poison: int = 0
 
     @property
     def beside(self) -> str:
@@ -91,18 +92,19 @@ class Trial(NamedTuple):
         return "".join(f", {output!r} in the memory of {name!r}" for output, name in self.aliases.items())
 
 
-def plan(state: ProblemState, engine: Engine, *, quick: bool, alone: bool) -> list[Trial]:
+def plan(state: ProblemState, engine: Engine, *, quick: bool, alone: bool, turn: int = 0) -> list[Trial]:
     """The runs that verify a candidate: in every placement, the first one twice. One run in all if it is `quick`.
 
     On the host, a long run is repeated only for operators that are deterministic, so that their bits must be equal. On
     a device, a run is repeated on a problem that is verified `alone`. Then come runs in which outputs are the memory of
-    inputs, if they may be.
+    inputs, if they may be. The poison of the first run is that of `turn`, and each run has the next one.
     """
     first, *others = (Trial(placement) for placement in state.placements())
     most_ns = engine.policy.long_ns if engine.on_host and not state.operator.deterministic else math.inf
     again = [first._replace(again=True, most_ns=most_ns)] if not quick and (alone or engine.on_host) else []
     aliased = [Trial(aliases=aliases) for aliases in aliases_on(state.operator, state.check.problem)]
-    return [first, *again, *([] if quick else others), *aliased]
+    runs = [first, *again, *([] if quick else others), *aliased]
+    return [run._replace(poison=turn + number) for number, run in enumerate(runs)]
 
 
 class TrialResult(NamedTuple):
@@ -203,7 +205,7 @@ class Caller:
         self.arguments = [s.arguments.launch(piece, engine.stream) for s in sets]
         self.call: Call = partial(loaded.launch, *self.arguments[0])
 
-    def run(self, garbage: int, *, renewed: bool = False) -> float:
+    def run(self, garbage: int, poison: int = 0, *, renewed: bool = False) -> float:
         """Poison the outputs, make the first call, and wait for it. Returns its ns. `renewed` contents are kept.
 
         Raises:
@@ -211,7 +213,7 @@ class Caller:
             FaultError: when it spoils the device.
         """
         engine = self._engine
-        self.first.poison(renewed=renewed)
+        self.first.poison(poison, renewed=renewed)
         if self.workspace is not None:
             engine.fill(self.workspace.pieces["workspace"].storage, garbage)
         engine.check()
@@ -242,9 +244,9 @@ class CandidateAttempt:
         before = arithmetic_now()
         if renewed:
             if calls.renew():
-                caller.run(garbage, renewed=True)
+                caller.run(garbage, trial.poison, renewed=True)
             calls.put_back()
-        ns = caller.run(garbage)
+        ns = caller.run(garbage, trial.poison)
         disturbed = arithmetic_change(before) if self._engine.on_host else ""
         fault, error, same = inspect(self._engine, self._state, calls, caller.workspace, bits)
         fault = fault or disturbed or (calls.unsteady(bits) if trial.again and not same else "")

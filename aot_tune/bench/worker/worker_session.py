@@ -322,14 +322,14 @@ class WorkerSession:
         self._warm(request.keys, request.quick)
         worst, bitwise, checked = 0.0, None, messages.Checked(status="ok")
         refused: list[str] = []
-        for key in request.keys:
+        for turn, key in enumerate(request.keys):
             state = self._state(key)
             try:
                 with self._confined():
                     checked, bits = verify(
                         CandidateAttempt(self._engine, loaded, state),
                         state.check,
-                        plan(state, self._engine, quick=request.quick, alone=len(request.keys) == 1),
+                        plan(state, self._engine, quick=request.quick, alone=len(request.keys) == 1, turn=turn),
                         lambda where: emit(_progress(where)),
                         renewed=request.renewed,
                     )
