@@ -67,6 +67,12 @@ def test_its_winners_race_and_nothing_else_is_tried(project: Project) -> None:
     assert compiled == 2  # the winner and the generic variant; the other four configs are not made
     assert any("loop" in name for name, _ in project.winners())
     assert "began with the record of cpu-another-cpu-" in said
+    later = 'Kernel("later", "twice/loop.cpp.j2", parameters=(Parameter("TIMES", (2,)), Parameter("UNROLL", (1,)))),'
+    project.change('        Kernel("generic"', f'        {later}\n        Kernel("generic"')
+    said, compiled = built(project)
+    assert "twice: kernels that it does not know are tried on all problems: later" in said
+    assert "the races here agree on 2; 0 are searched" in said
+    assert compiled == 1
 
 
 def test_nothing_is_tried_again_beside_a_record_of_such_a_build(project: Project) -> None:

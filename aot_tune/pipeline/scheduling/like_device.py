@@ -166,7 +166,8 @@ class Opening:
 
     `record` is the slug of the like device. `first` has the candidate that won there, by problem id. `outrun` are the
     problems on which it was slower than a baseline there. `gone` are recorded candidates that this tree lacks, with
-    why. So many others have `changed`: their source is not the recorded one.
+    why. So many others have `changed`: their source is not the recorded one. `new` are kernels of which no record has
+    a candidate, though one is of a build that searched everywhere.
     """
 
     record: str
@@ -175,6 +176,7 @@ class Opening:
     outrun: frozenset[str]
     gone: Mapping[str, str]
     changed: int = 0
+    new: frozenset[str] = frozenset()
 
 
 class Openings:
@@ -225,6 +227,8 @@ class Openings:
         )
         if opening.changed:
             line(f"{name}: {opening.changed} of them are of another version of their kernel, and race as they are now")
+        if opening.new:
+            line(f"{name}: kernels that it does not know are tried on all problems: {', '.join(sorted(opening.new))}")
         for reason, number in Counter(opening.gone.values()).items():
             line(f"{name}: {number} recorded candidates are not raced: {reason}")
         unconfirmed = [(p, reason) for p, reason in why.items() if p in opening.first]
@@ -243,7 +247,8 @@ def disagreement(evidence: Evidence, opening: Opening, problem: Problem, every: 
     if winner is None:
         return "it says nothing"
     row = evidence.on(problem)
-    times = {c: t for c, t in every.get(problem.id, {}).items() if not evidence.variants[c].candidate.generic}
+    tuned = {c: e.candidate.kernel for c, e in evidence.variants.items() if not e.candidate.generic}
+    times = {c: t for c, t in every.get(problem.id, {}).items() if c in tuned and tuned[c] not in opening.new}
     if winner not in times:
         return _without_time(evidence, winner, row)
     best = min(times, key=lambda c: (times[c], c))
@@ -305,7 +310,18 @@ def _opening(session: Session, evidence: Evidence, device: Device) -> Opening | 
     if not proposals and not gone:
         return None
     records = records or [d.device.slug for d in near[:1]]
-    return Opening(" and ".join(records), tuple(proposals), first, frozenset(outrun), gone, changed=len(changed))
+    new = _new_kernels(session, operator, target, near)
+    return Opening(" and ".join(records), tuple(proposals), first, frozenset(outrun), gone, len(changed), new)
+
+
+def _new_kernels(
+    session: Session, operator: Operator, target: Target, near: Sequence[OperatorDatabase]
+) -> frozenset[str]:
+    """Kernels that came after the builds which made the records. A quick build does not try them."""
+    if session.options.effort == "quick" or all(d.opening for d in near):
+        return frozenset()
+    wanted = (k for k in kernels_for(session, operator, target) if is_named(session, operator, k) and not k.fills_in)
+    return frozenset({k.name for k in wanted} - {c.candidate.kernel for d in near for c in d.candidates})
 
 
 def _holds_here(

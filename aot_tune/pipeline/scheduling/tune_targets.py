@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -327,14 +327,16 @@ class _Strategies:
         endless = self._turn.limited and self._session.options.effort == "exhaustive"
         return _STEP if endless or self._session.options.effort == "thorough" else _AT_ONCE
 
-    def ask(self, operator: Operator, target: Target, count: int | None = None) -> list[Variant]:
+    def ask(
+        self, operator: Operator, target: Target, count: int | None = None, among: Container[str] | None = None
+    ) -> list[Variant]:
         """Rendered candidates that the strategies of an operator's kernels want to try next for a target.
 
-        They come from up to `count` configs of each kernel; the default is `step`.
+        They come from up to `count` configs of each kernel, or of each `among` these; the default is `step`.
         """
         variants: dict[str, Variant] = {}
         for kernel in kernels_for(self._session, operator, target):
-            if not is_named(self._session, operator, kernel):
+            if not is_named(self._session, operator, kernel) or (among is not None and kernel.name not in among):
                 continue
             strategy = self._strategy(operator, kernel, target)
             before = len(variants)
@@ -417,7 +419,8 @@ def ask_for(
 ) -> list[Evidence]:
     """Add the candidates that are wanted next to the evidence. The first time, add generic candidates too.
 
-    First come those that a like device's record names, then those that strategies want, on the problems to search.
+    First come those that a like device's record names or does not know, then those that strategies want, on the
+    problems to search.
     Returns the evidence that got candidates.
     """
     fresh: list[Evidence] = []
@@ -443,7 +446,7 @@ def _wanted(strategies: _Strategies, openings: Openings, evidence: Evidence, ste
     if opening is None:
         return [Proposal(e) for e in strategies.ask(operator, evidence.target, step)]
     if not evidence.variants:
-        return list(opening.proposals)
+        return [*opening.proposals, *map(Proposal, strategies.ask(operator, evidence.target, step, opening.new))]
     problems = openings.to_search(evidence)
     return [Proposal(e, problems) for e in strategies.ask(operator, evidence.target, step)] if problems else []
 
