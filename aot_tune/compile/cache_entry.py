@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import stat
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -16,7 +15,7 @@ import msgspec
 from aot_tune.compile.diagnostics import SOURCES
 from aot_tune.compile.toolchain import Object
 from aot_tune.support.digests import canonical
-from aot_tune.support.storage import CorruptError, check_trust, read_own, seal, unseal, write_file
+from aot_tune.support.storage import CorruptError, check_trust, read_own, remove_tree, seal, unseal, write_file
 
 __all__ = [
     "KEY",
@@ -111,7 +110,7 @@ def write_entry(folder: Path, compiled: Object, text: bytes) -> None:
         if entry.name in keep:
             continue
         if entry.is_dir(follow_symlinks=False):  # left by a compiler that was killed
-            shutil.rmtree(entry.path)
+            remove_tree(Path(entry.path))
         else:
             Path(entry.path).unlink()
     names = [OBJECT] if compiled.status == "ok" else []

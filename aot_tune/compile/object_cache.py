@@ -7,7 +7,6 @@ import functools
 import hashlib
 import logging
 import os
-import shutil
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,6 +44,7 @@ from aot_tune.support.storage import (
     discard,
     new_temporary,
     private_folder,
+    remove_tree,
     scratch_folder,
     sweep_temporaries,
 )
@@ -294,7 +294,7 @@ class ObjectCache:
                 write_entry(temporary, compiled, text)
                 _publish(temporary, folder, root / TEMPORARIES)
             finally:
-                shutil.rmtree(temporary, ignore_errors=True)
+                remove_tree(temporary)
             self._made.add(key)
         return _handed_out(compiled, key, folder / OBJECT, cached=False)
 

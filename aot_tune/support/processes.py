@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import signal
 import time
 from collections.abc import Iterable, Iterator
@@ -25,6 +26,9 @@ __all__ = [
     "peak_bytes",
     "reap_children",
     "resident_bytes",
+    "shared_bytes",
+    "shared_files",
+    "started_by",
     "stat_of",
     "stated_bytes",
     "sweep",
@@ -40,6 +44,9 @@ WORKERS: set[int] = set()
 
 _CLEAN_PASSES = 3
 """Number of passes: a process that forks and exits while /proc is read can hide its child from one pass."""
+
+_RSS_SHMEM = re.compile(rb"RssShmem:\s*(\d+)")
+_SHARED = Path("/dev/shm")  # noqa: S108
 
 NAME = "aot_tune-bench"
 """The process name of a worker and of its forks, at most 15 bytes."""
@@ -145,6 +152,49 @@ def stated_bytes(path: Path, name: str) -> int | None:
 def data_bytes() -> int:
     """What RLIMIT_DATA counts for this process: its private writable memory in bytes."""
     return _memory("self", 5)
+
+
+def started_by(pid: int) -> list[int]:
+    """Children of a process. It takes less time than `children_of`, and some systems do not tell."""
+    children: list[int] = []
+    with contextlib.suppress(OSError):  # some kernels lack this file, and threads end
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+            children += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+    return children
+
+
+def _read(path: str) -> bytes:
+    """Read a small file of `/proc`.
+
+    This runs between the turns of candidates, so it avoids the extra work of Python's files.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(descriptor, 1 << 16)
+    finally:
+        os.close(descriptor)
+
+
+def shared_bytes(pid: int) -> int:
+    """Resident bytes that a process shares, without those of files on a disk."""
+    with contextlib.suppress(OSError):
+        match = _RSS_SHMEM.search(_read(f"/proc/{pid}/status"))
+        return int(match[1]) << 10 if match else 0
+    return 0
+
+
+def shared_files(pid: int) -> set[Path]:
+    """Files of shared memory that a process has open."""
+    files: set[Path] = set()
+    with contextlib.suppress(OSError):
+        if not os.listdir(_SHARED):  # noqa: PTH208  # it is mostly empty
+            return files
+        for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
+            with contextlib.suppress(OSError):
+                target = os.readlink(f"/proc/{pid}/fd/{name}")  # noqa: PTH115
+                if target.startswith(f"{_SHARED}/") and os.path.exists(target):  # noqa: PTH110
+                    files.add(Path(target))
+    return files
 
 
 def mark_of(token: str) -> int:

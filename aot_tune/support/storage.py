@@ -7,7 +7,6 @@ import errno
 import hashlib
 import os
 import secrets
-import shutil
 import stat
 import tempfile
 import time
@@ -37,6 +36,7 @@ __all__ = [
     "private_folder",
     "put_folder",
     "read_own",
+    "remove_tree",
     "replace_file",
     "scratch_folder",
     "seal",
@@ -207,7 +207,7 @@ def replace_file(path: Path, data: bytes, temporaries: Path, *, durable: bool = 
         try:
             temporary.replace(path)
         except IsADirectoryError:  # damage from a crash or a user
-            shutil.rmtree(path)
+            remove_tree(path)
             temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -268,9 +268,69 @@ def discard(path: Path, temporaries: Path) -> None:
     doomed = new_temporary(temporaries)
     path.rename(doomed)
     if doomed.is_dir() and not doomed.is_symlink():
-        shutil.rmtree(doomed, ignore_errors=True)
+        remove_tree(doomed)
     else:
         doomed.unlink()
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder with all that is in it, however deep it is, and whatever its permissions are.
+
+    Links are not followed. What cannot be removed stays, which is no error. Subfolders move up to the top first, so
+    that no path is long and nothing recurses.
+    """
+    with contextlib.suppress(OSError):
+        top = _open_changeable(str(path))
+        try:
+            folders = _without_files(top)
+            while folders:
+                with contextlib.suppress(OSError):
+                    name = folders.pop()
+                    inner = _open_changeable(name, top)
+                    try:
+                        for below in _without_files(inner):
+                            with contextlib.suppress(OSError):
+                                os.close(_open_changeable(below, inner))  # only then may it move
+                                os.rename(below, moved := secrets.token_hex(16), src_dir_fd=inner, dst_dir_fd=top)
+                                folders.append(moved)
+                    finally:
+                        os.close(inner)
+                    os.rmdir(name, dir_fd=top)
+        finally:
+            os.close(top)
+        path.rmdir()
+
+
+def _open_changeable(name: str, within: int | None = None) -> int:
+    """A descriptor of a folder, which this user may read and change from now on."""
+    held = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
+    try:
+        if ~os.fstat(held).st_mode & stat.S_IRWXU:
+            Path(f"/proc/self/fd/{held}").chmod(stat.S_IRWXU)
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=held)
+    finally:
+        os.close(held)
+
+
+def _without_files(folder: int) -> list[str]:
+    """Remove all from an open folder but its subfolders. Returns their names."""
+    folders = []
+    with os.scandir(folder) as entries:
+        every = list(entries)
+    for entry in every:
+        if entry.is_dir(follow_symlinks=False):
+            folders.append(entry.name)
+        else:
+            with contextlib.suppress(OSError):
+                os.unlink(entry.name, dir_fd=folder)
+    return folders
+
+
+class _Scratch(tempfile.TemporaryDirectory[str]):
+    def cleanup(self) -> None:
+        """Remove it, whatever candidates have left in it."""
+        remove_tree(Path(self.name))
+        super().cleanup()
 
 
 def new_temporary(folder: Path, prefix: str = "") -> Path:
@@ -287,10 +347,10 @@ def scratch_folder() -> tempfile.TemporaryDirectory[str]:
         for folder in (base.parent, base):
             check_trust(folder.lstat(), folder)
     except (OSError, CacheError):  # somebody else uses the name
-        return tempfile.TemporaryDirectory(prefix="aot_tune-")
+        return _Scratch(prefix="aot_tune-", ignore_cleanup_errors=True)
     sweep_temporaries(base)
     own = f"{_namespace()}-{os.getpid()}-{_start_time(os.getpid())}-"
-    return tempfile.TemporaryDirectory(prefix=own, dir=base)
+    return _Scratch(prefix=own, dir=base, ignore_cleanup_errors=True)
 
 
 def check_loadable(folder: Path) -> None:
@@ -333,7 +393,7 @@ def sweep_temporaries(folder: Path, prefix: str = "") -> int:
             except OSError:
                 continue
         if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path, ignore_errors=True)
+            remove_tree(Path(entry.path))
         else:
             try:
                 Path(entry.path).unlink(missing_ok=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,12 @@ import pytest
 from compiled import Bed
 from processes import becomes_true, is_alive, processes
 
+from aot_tune.bench.host import worker_process
 from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.host.worker_process import DiedError
 from aot_tune.bench.protocol import messages
 from aot_tune.support.errors import AotTuneError, TooLargeError
+from aot_tune.support.storage import scratch_folder
 
 pytestmark = pytest.mark.slow
 
@@ -170,19 +174,42 @@ LEFT = (
     ("leaves_spinning", "leaves-threads", r"^leaves 2 threads that run on after it returned"),
     ("leaves_sleeping", "leaves-threads", r"^leaves 1 thread in "),
     ("many_files", "too-much-disk", r"^its files take \d+ MiB, but only 256 are allowed in "),
+    ("many_names", "too-much-disk", r"^it makes more than 10000 files in "),
+    ("deep_folders", "too-much-disk", r"^it makes folders more than 12 deep in "),
+    ("closed_folder", "failed", r"^it leaves a folder that nobody can look into in "),
     ("shared_memory", "oom", r"^it shares \d+ MiB of memory, but only 512 are allowed in "),
     ("packs_by_pointer", "wrong-result", r"elements are wrong"),
 )
-"""Rows 48, 49, 50 and 53: candidates by their sources, and what must be said of them."""
+"""Rows 48, 49, 50, 53 and 83: candidates by their sources, and what must be said of them."""
 
 
 def test_what_candidates_leave_behind_is_a_status_and_the_next_has_a_clean_process(bed: Bed) -> None:
     for name, status, told in LEFT:
         if name != "changes_affinity" or len(os.sched_getaffinity(0)) > 1:  # of one core nothing can be taken away
             bed.refuse(name, status, told)
+    folders = {worker.folder for worker in bed.bench.pool.workers()}
+    assert {*bed.bench.pool.candidates().folder.parent.iterdir()} <= folders
     assert bed.screen("packs_by_pointer", tune_checks=False).status == "wrong-result"
     raced = {n: m.status for n, m in bed.race("good", "changes_nice").items()}
     assert raced == {"good": "ok", "changes_nice": "failed", "baseline:numpy": "ok"}
+
+
+def test_row_83_whatever_a_candidate_leaves_in_its_folder_is_removed(
+    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the next build too, if its own was killed."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with scratch_folder() as name:
+        left = Path(re.sub(r"-\d+-\d+-", "-1-1-", name))  # as of a process that is dead
+    for candidate in ("deep_folders", "closed_folder"):
+        folder = bed.bench.pool.candidates().folder
+        left.mkdir()
+        with monkeypatch.context() as patch:
+            patch.setattr(worker_process, "remove_tree", lambda path: path.rename(left / path.name))
+            assert bed.screen(candidate).status != "ok"
+        assert (left / folder.name).exists()
+        with scratch_folder():
+            assert not left.exists()
 
 
 def test_openmps_own_threads_are_nobodys_fault(bed: Bed, make_bench: Callable[..., Bench]) -> None:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import re
 import resource
 import secrets
 import selectors
-import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -35,6 +34,7 @@ from aot_tune.support.errors import WorkerError
 from aot_tune.support.kernel_features import set_subreaper
 from aot_tune.support.limits import kills_for_memory, note_peak
 from aot_tune.support.run_program import python_environment
+from aot_tune.support.storage import remove_tree
 
 __all__ = ["DiedError", "Output", "Pool", "Worker"]
 
@@ -45,9 +45,9 @@ _LOOK = 0.25
 """Seconds between two readings of what a worker uses of the machine."""
 _DISK = 256 << 20
 """The most bytes of all files of a worker together."""
+_FILES, _DEPTH = 10_000, 12
+"""The most files of a worker, and folders in each other. More take long to look through and to remove."""
 
-_RSS_SHMEM = re.compile(rb"RssShmem:\s*(\d+)")
-_SHARED = Path("/dev/shm")  # noqa: S108
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "TZ")
 """Variables that a worker gets from the bench's environment. PYTHONPATH, LD_PRELOAD and the like are not among them."""
 _holders: list[bool] = []  # what was set before each of the holders came
@@ -106,13 +106,12 @@ class _Usage:
 
     def excess(self) -> tuple[Status, str] | None:
         """What it uses too much of, or None."""
-        disk = _size_below(self._folder)
-        if disk > _DISK:
-            return "too-much-disk", f"its files take {disk >> 20} MiB, but only {_DISK >> 20} are allowed"
-        pids = (self._pid, *_children(self._pid))
+        if disk := _excess_below(self._folder):
+            return disk
+        pids = (self._pid, *processes.started_by(self._pid))
         for pid in pids:
-            self._files |= _shared_files(pid)
-        shared = sum(map(_shared_memory, pids)) + sum(map(_size, self._files))
+            self._files |= processes.shared_files(pid)
+        shared = sum(map(processes.shared_bytes, pids)) + sum(map(_size, self._files))
         if shared > self._most:
             return "oom", f"it shares {shared >> 20} MiB of memory, but only {self._most >> 20} are allowed"
         return None
@@ -126,28 +125,28 @@ class _Usage:
         self._files.clear()
 
 
-def _children(pid: int) -> list[int]:
-    children: list[int] = []
-    with contextlib.suppress(OSError):  # some kernels lack this file, and threads end
-        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
-            children += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
-    return children
-
-
-def _read(path: str) -> bytes:
-    """Read a small file of `/proc`.
-
-    This runs between the turns of candidates, so it avoids the extra work of Python's files.
-    """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        return os.read(descriptor, 1 << 16)
-    finally:
-        os.close(descriptor)
-
-
-def _size_below(folder: Path) -> int:
-    return sum(_size(Path(parent, name)) for parent, _, names in os.walk(folder) for name in names)
+def _excess_below(folder: Path) -> tuple[Status, str] | None:
+    """What there is too much of in a folder. It takes no longer to find out than that allows."""
+    taken, count, folders = 0, 0, [(str(folder), 0)]
+    while folders:
+        path, depth = folders.pop()
+        with contextlib.suppress(OSError), os.scandir(path) as entries:  # others end meanwhile, and may end a scan
+            for entry in entries:
+                count += 1
+                with contextlib.suppress(FileNotFoundError):
+                    status = entry.stat(follow_symlinks=False)
+                    taken += status.st_blocks * 512
+                    if stat.S_ISDIR(status.st_mode):
+                        if ~status.st_mode & stat.S_IRWXU:
+                            return "failed", "it leaves a folder that nobody can look into"
+                        folders.append((entry.path, depth + 1))
+                if count > _FILES:
+                    return "too-much-disk", f"it makes more than {_FILES} files"
+        if depth > _DEPTH:
+            return "too-much-disk", f"it makes folders more than {_DEPTH} deep"
+    if taken > _DISK:
+        return "too-much-disk", f"its files take {taken >> 20} MiB, but only {_DISK >> 20} are allowed"
+    return None
 
 
 def _size(path: Path) -> int:
@@ -155,28 +154,6 @@ def _size(path: Path) -> int:
         return path.lstat().st_blocks * 512
     except OSError:
         return 0
-
-
-def _shared_memory(pid: int) -> int:
-    """Resident bytes that a process shares, without those of files on a disk."""
-    with contextlib.suppress(OSError):
-        match = _RSS_SHMEM.search(_read(f"/proc/{pid}/status"))
-        return int(match[1]) << 10 if match else 0
-    return 0
-
-
-def _shared_files(pid: int) -> set[Path]:
-    """Files of shared memory that a process has open."""
-    files: set[Path] = set()
-    with contextlib.suppress(OSError):
-        if not os.listdir(_SHARED):  # noqa: PTH208  # it is mostly empty
-            return files
-        for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
-            with contextlib.suppress(OSError):
-                target = os.readlink(f"/proc/{pid}/fd/{name}")  # noqa: PTH115
-                if target.startswith(f"{_SHARED}/") and os.path.exists(target):  # noqa: PTH110
-                    files.add(Path(target))
-    return files
 
 
 def _hold_subreaper() -> None:
@@ -682,7 +659,7 @@ class Pool:
         processes.sweep(self.token, [w.pid for w in self.workers()])
 
     def _clear(self, worker: Worker) -> None:
-        shutil.rmtree(worker.folder, ignore_errors=True)
+        remove_tree(worker.folder)
 
     def close(self) -> None:
         """Kill all workers and what they left behind, and restore what was set. Idempotent."""
