@@ -258,18 +258,21 @@ def _reap(pid: int, seconds: float) -> None:
         time.sleep(0.0005)
 
 
-def reap_children() -> None:
-    """Kill and reap every child of this process. For a worker, which must have none."""
+def reap_children() -> int:
+    """Kill and reap every child of this process. Returns how many there were. For a worker, which must have none."""
+    reaped = 0
     while True:
         try:
             if os.waitpid(-1, os.WNOHANG)[0]:
+                reaped += 1
                 continue
         except ChildProcessError:
-            return
+            return reaped
         for pid in children_of(os.getpid()):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
+                reaped += 1
 
 
 def _runs(pid: int) -> bool:

@@ -25,8 +25,10 @@ __all__ = [
     "OUTPUT",
     "Finished",
     "adopt",
+    "adopt_bench",
     "compiler_environment",
     "disown",
+    "disown_bench",
     "group_seconds",
     "key_environment",
     "kill_running",
@@ -178,6 +180,16 @@ def disown(process: subprocess.Popen[bytes]) -> None:
     _reaper().remove(process.pid)
 
 
+def adopt_bench(token: str) -> None:
+    """Let all descendants of a bench's workers die with this process, see `processes.sweep`."""
+    _reaper().add(f"token {token}")
+
+
+def disown_bench(token: str) -> None:
+    """Undo `adopt_bench`."""
+    _reaper().remove(f"token {token}")
+
+
 def _kill(group: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
@@ -256,11 +268,11 @@ class _Reaper:
         )
         atexit.register(self.close)
 
-    def add(self, group: int) -> None:
-        self._say(f"+{group}\n")
+    def add(self, what: int | str) -> None:
+        self._say(f"+{what}\n")
 
-    def remove(self, group: int) -> None:
-        self._say(f"-{group}\n")
+    def remove(self, what: int | str) -> None:
+        self._say(f"-{what}\n")
 
     def close(self) -> None:
         """End the program. Only the process that started it does so."""

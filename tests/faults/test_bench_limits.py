@@ -14,7 +14,7 @@ from environments import ROOT
 
 pytestmark = pytest.mark.slow
 
-CAN = ("reads_outside", "sends_datagram", "uses_openmp", "daemon", "deceives")
+CAN = ("reads_outside", "sends_datagram", "uses_openmp", "deceives")
 LUCK = ("small_values", "many_calls", "large_sizes", "at_home")
 
 

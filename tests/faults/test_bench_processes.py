@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import becomes_true, is_alive
+from processes import becomes_true, is_alive, sleepers
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.worker_process import DiedError, Pool
@@ -242,19 +242,21 @@ with bench:
 
 @pytest.mark.alone
 def test_no_worker_outlives_its_parent(tmp_path: Path, start_python: Any, operator_folder: Path, objects: Any) -> None:
-    """The first one's is busy with a candidate that never returns."""
+    """FAULTS.md, row 84: the first one's is busy with a candidate that never returns and keeps nothing that ties it."""
     ways = ("SIGKILL", "SIGTERM", "SIGINT", "exit")
-    candidates = {"SIGKILL": [objects("hangs")]}
+    candidates = {"SIGKILL": [objects("outlives")]}
     parents = [start_python(PROGRAM, w, tmp_path / w, operator_folder, *candidates.get(w, [])) for w in ways]
     workers = [[int(p) for p in parent.stdout.readline().split()] for parent in parents]
     assert [len(pids) for pids in workers] == [3, 3, 3, 2]
     time.sleep(0.5)
     assert all(is_alive(p) for pids in workers[:3] for p in pids)
+    assert becomes_true(lambda: sleepers("4322"), 10)
     for how, parent in zip(ways[:3], parents, strict=False):
         parent.send_signal(getattr(signal, how))
     parents[3].wait(10)
     becomes_true(lambda: not any(is_alive(p) for pids in workers for p in pids), 2)
     assert [how for how, pids in zip(ways, workers, strict=True) if any(is_alive(p) for p in pids)] == []
+    assert becomes_true(lambda: not sleepers("4322"), 1)
     for parent in parents:
         parent.wait(10)
         parent.stdout.close()

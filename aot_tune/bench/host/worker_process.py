@@ -33,7 +33,7 @@ from aot_tune.support import processes
 from aot_tune.support.errors import WorkerError
 from aot_tune.support.kernel_features import set_subreaper
 from aot_tune.support.limits import kills_for_memory, note_peak
-from aot_tune.support.run_program import python_environment
+from aot_tune.support.run_program import adopt_bench, disown_bench, python_environment
 from aot_tune.support.storage import remove_tree
 
 __all__ = ["DiedError", "Output", "Pool", "Worker"]
@@ -516,6 +516,7 @@ class Pool:
     def __enter__(self) -> Pool:
         _hold_subreaper()
         self._open, self._owner = True, os.getpid()
+        adopt_bench(self.token)
         atexit.register(self.close)
         try:
             self._references.mkdir(parents=True, exist_ok=True)
@@ -671,4 +672,5 @@ class Pool:
             worker.kill()
             self._clear(worker)
         self.sweep()
+        disown_bench(self.token)
         _release_subreaper()

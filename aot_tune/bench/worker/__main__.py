@@ -98,8 +98,9 @@ def _serve(setup: Setup, session: WorkerSession) -> None:
             left = _left(before)
         reply = left or _answer(session, request, emit)
         libc.fflush(None)
-        processes.reap_children()
+        orphans = processes.reap_children()
         if watched:
+            left = left or _left_processes(orphans)
             ends = messages.ends_a_turn(request, unloads=on_host) or isinstance(reply, messages.Failure)
             whole = on_host and ends and not _is_undisturbed(request, turned)
             reply = left or _changed(before if whole else common, on_host=whole) or reply
@@ -133,6 +134,12 @@ def _left(before: ProcessState) -> messages.Failure | None:
     """Which threads a candidate leaves running after its turn."""
     left = left_threads(before)
     return messages.Failure(kind="process", reason=left, status="leaves-threads", last=True) if left else None
+
+
+def _left_processes(count: int) -> messages.Failure | None:
+    """Processes of a candidate that it has not waited for."""
+    reason = f"leaves {count} process{'es' * (count > 1)}"
+    return messages.Failure(kind="process", reason=reason, status="leaves-threads", last=True) if count else None
 
 
 def _answer(session: WorkerSession, request: messages.Request, emit: Emit) -> messages.Reply:
