@@ -158,6 +158,19 @@ def test_a_fault_of_a_reference_is_told_with_its_line(bed: Bed, tmp_path: Path) 
         assert told in caught.value.why
 
 
+def test_row_82_who_is_wrong_beside_another_is_verified_again_alone(bed: Bed) -> None:
+    """Else the verdict on an honest one would be stored, as that on a generic variant, which ends builds."""
+    bed.bench.pool.candidates().kill()
+    assert bed.screen("spoils_next").status == "ok"
+    unknown = bed.prepare(R=6, D=10)
+    for _ in range(2):
+        measured = bed.screen("spins", unknown)
+        assert measured.status == "ok", measured.reason
+        bed.screen("spoils_next")
+    raced = {n: m.status for n, m in bed.race("spoils_next", "good").items()}
+    assert raced == {**OTHERS, "spoils_next": "ok"}
+
+
 LEFT = (
     ("changes_affinity", "failed", r"^it changes the cores that it may use \(\d+, now 1\)"),
     ("changes_nice", "failed", r"^it changes its priority \(nice \d+, now \d+\)"),

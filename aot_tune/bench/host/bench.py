@@ -20,7 +20,7 @@ from aot_tune.bench.host.race import Race
 from aot_tune.bench.host.worker_process import DiedError, Worker
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement, Policy, Prepared, Seen
-from aot_tune.bench.protocol.messages import failure_of
+from aot_tune.bench.protocol.messages import failure_of, is_fault
 from aot_tune.compile import Variant
 from aot_tune.spec import Expr, Operator, Problem
 from aot_tune.support.digests import canonical_digest
@@ -177,7 +177,7 @@ class Bench(BenchContext):
         load = messages.Load(handle=digest, path=variant.shared, symbol=variant.symbol)
         while True:
             worker = self._warm_worker(run, odd)
-            # Otherwise, something that another object left running may have killed it.
+            # Otherwise, something that another object left behind may have killed it, or made this one wrong.
             run.sure = run.spared or worker.hosted <= {digest}
             try:
                 return self._attempt(run, worker, load, odd, best_ns, timed)
@@ -203,13 +203,21 @@ class Bench(BenchContext):
         """Ask a worker.
 
         If it dies, that counts against the object at once, before another device tries the same object.
+
+        Raises:
+            DiedError: when the worker dies, or when something else in it may be why the object is wrong. It is then
+                not used again.
         """
         try:
-            return self.pool.request(worker, request, seconds)
+            reply = self.pool.request(worker, request, seconds)
         except DiedError as death:
             if run.to_blame(death):
                 self.findings.strike(run.digest, death)
             raise
+        if is_fault(reply) and not run.sure:
+            worker.kill()
+            raise DiedError(*failure_of(reply))
+        return reply
 
     def _attempt(
         self,
@@ -342,12 +350,12 @@ class Bench(BenchContext):
         load = messages.Load(handle=variant, path=str(library.resolve()), symbol=function, variant=variant)
         while True:
             worker = self.pool.candidates()
-            first = not worker.hosted  # else something left behind may be at fault, or a library that stayed
             run = Run(self, problems[0], variant, load.handle)
+            run.sure = not worker.hosted  # else something left behind may be at fault, or a library that stayed
             try:
                 return self._verify_in(run, worker, load, problems)
             except DiedError as death:
-                if first:
+                if run.sure:
                     return run.ended(death.status, death.reason)
                 worker.kill()
 
@@ -361,6 +369,8 @@ class Bench(BenchContext):
         for run.prepared in problems:
             request = messages.Verify(handle=load.handle, keys=(run.prepared.key,), renewed=True)
             checked = self.pool.request(worker, request, limits.verify)
+            if is_fault(checked) and not run.sure:
+                raise DiedError(*failure_of(checked))
             if not isinstance(checked, messages.Checked):
                 return run.ended(*failure_of(checked))
             if checked.status != "ok":

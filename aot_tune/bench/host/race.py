@@ -142,9 +142,10 @@ class Race:
         """Ask a runner's worker. If the worker dies, the runner is out, and the race goes on without it.
 
         Something that others left in the worker may have killed it. Then each of them that is still in the race is
-        tried in a new worker. The runner is asked again in a worker that has held nothing else.
+        tried in a new worker. The runner is asked again in a worker that has held nothing else. It is asked there too,
+        as often as before, if it is wrong: others may be why.
         """
-        deaths = 0
+        deaths, asks = 0, 1
         while runner.status == "ok":
             spared = runner.spared
             try:
@@ -160,9 +161,16 @@ class Race:
             if runner.status != "ok":
                 break
             try:
-                reply = self._pool.request(worker, request, seconds)
+                for _ in range(asks):
+                    reply = self._pool.request(worker, request, seconds)
+                    if messages.is_fault(reply):
+                        break
             except DiedError as death:
                 self._blame(runner, worker, death)
+                continue
+            if messages.is_fault(reply) and worker.hosted - {runner.digest} and runner.spared < _SPARED:
+                runner.spared, asks, self._loaded_in = runner.spared + 1, len(runner.samples) + 1, None
+                worker.kill()
                 continue
             if isinstance(reply, messages.Failure):
                 runner.out(reply.status, reply.reason)

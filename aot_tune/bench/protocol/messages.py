@@ -40,6 +40,7 @@ __all__ = [
     "decode_request",
     "encode",
     "failure_of",
+    "is_fault",
 ]
 
 PROTOCOL = 7
@@ -331,8 +332,13 @@ def ends_a_turn(request: Request, *, unloads: bool) -> bool:
     return (isinstance(request, Screen) and not unloads) or isinstance(request, Turn | Unload)
 
 
+def is_fault(reply: Reply) -> bool:
+    """Whether a reply says that a candidate does wrong."""
+    return isinstance(reply, Checked | Timed) and reply.status not in ("ok", "skipped")
+
+
 def failure_of(reply: Reply) -> tuple[Status, str]:
     """The status and the reason of a reply that is not the one that was asked for."""
-    if isinstance(reply, Failure):
+    if isinstance(reply, Failure | Checked | Timed):
         return reply.status, reply.reason
     return "failed", f"{WORKER_FAULT}an answer of the wrong kind: {reply!r:.200}"

@@ -122,7 +122,7 @@ class Arguments:
         attributes: Mapping[str, int],
         device: tuple[int, int] = HOST,
     ) -> None:
-        self._keep: list[object] = []
+        self._parts: list[tuple[str, Any, bytes]] = []  # of descriptions, with what they were made of
         arguments: list[Any] = []
         for tensor in operator.tensors:
             if tensor.name not in addresses:
@@ -139,11 +139,18 @@ class Arguments:
                 ctypes.cast(stride, ctypes.POINTER(ctypes.c_int64)),
                 0,
             )
-            self._keep += [shape, stride, record]
+            self._parts += [(tensor.name, part, bytes(part)) for part in (record, shape, stride)]
             arguments.append(ctypes.c_void_p(ctypes.addressof(record)))
         arguments += [_SCALARS[s.dtype_name](scalars[s.name]) for s in operator.scalars]
         arguments += [ctypes.c_int32(attributes[a.name]) for a in operator.attributes]
         self.call = tuple(arguments)
+
+    def changed(self) -> str:
+        """What calls changed of the descriptions of tensors, or empty. It is undone, since later calls get them too."""
+        changed = [(name, part, made) for name, part, made in self._parts if bytes(part) != made]
+        for _, part, made in changed:
+            ctypes.memmove(ctypes.addressof(part), made, len(made))
+        return f"the caller's description of {changed[0][0]!r} was changed" if changed else ""
 
     def launch(self, workspace: Memory | None, stream: int | None = None) -> tuple[Any, ...]:
         """All arguments of `launch`, with a workspace and a stream."""

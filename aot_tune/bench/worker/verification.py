@@ -197,6 +197,7 @@ class Caller:
 
     def __init__(self, engine: Engine, loaded: Loaded, sets: Sequence[CallSet]) -> None:
         self._engine, self.loaded, self.sets, self.first = engine, loaded, sets, sets[0]
+        self.changed()  # by nobody that is known
         size, most = loaded.workspace_bytes(self.first.arguments), engine.policy.workspace_bytes
         if size > most:
             raise WorkspaceError(f"asks for {size} bytes of workspace, but only {most} are allowed")
@@ -204,6 +205,10 @@ class Caller:
         piece = None if self.workspace is None else self.workspace.pieces["workspace"]
         self.arguments = [s.arguments.launch(piece, engine.stream) for s in sets]
         self.call: Call = partial(loaded.launch, *self.arguments[0])
+
+    def changed(self) -> str:
+        """See `Arguments.changed`, of all call sets."""
+        return next(filter(None, [s.arguments.changed() for s in self.sets]), "")
 
     def run(self, garbage: int, poison: int = 0, *, renewed: bool = False) -> float:
         """Poison the outputs, make the first call, and wait for it. Returns its ns. `renewed` contents are kept.
@@ -248,8 +253,9 @@ class CandidateAttempt:
             calls.put_back()
         ns = caller.run(garbage, trial.poison)
         disturbed = arithmetic_change(before) if self._engine.on_host else ""
+        changed = caller.changed()
         fault, error, same = inspect(self._engine, self._state, calls, caller.workspace, bits)
-        fault = fault or disturbed or (calls.unsteady(bits) if trial.again and not same else "")
+        fault = changed or fault or disturbed or (calls.unsteady(bits) if trial.again and not same else "")
         if fault and caller.workspace is not None:
             caller.workspace.heal()
         return TrialResult(ns, fault, error, same)

@@ -393,8 +393,9 @@ class WorkerSession:
 
     def _fault(self, ready: _Ready, state: ProblemState, bits: Bits) -> str:
         """What is wrong after timed calls. If the bits are those that were right before, nothing is."""
-        workspace = ready.caller.workspace
+        workspace, changed = ready.caller.workspace, ready.caller.changed()
         fault, _, same = inspect(self._engine, state, ready.calls, workspace, bits)
+        fault = changed or fault
         if not (fault or same or self._engine.at_once):  # with another alignment, bits may differ
             fault = ready.calls.unsteady(bits)
         if fault:
@@ -419,8 +420,10 @@ class WorkerSession:
                 ready.first_call()
                 taken = ready.timer.screen(request.best_ns)
                 ready.settle()
-            fault = self._survey_fault(ready.calls) or self._results.compare(
-                request.key, ready.calls.results(), first=request.first
+            fault = (
+                ready.caller.changed()
+                or self._survey_fault(ready.calls)
+                or self._results.compare(request.key, ready.calls.results(), first=request.first)
             )
             if fault:
                 state.restore()
@@ -461,10 +464,11 @@ class WorkerSession:
             if request.fresh:
                 ready.settle()
         if not request.fresh:
-            return taken
+            return _told(taken, ready.caller.changed())
+        note = ready.caller.loaded.note(ready.calls.arguments)
         state, bits = self._state(request.key), self._accepted.get(key, {})
         less, fault = self._look_after(ready, state, bits, taken.samples[0], tested=taken.status == "ok")
-        noted = msgspec.structs.replace(taken, reason=ready.caller.loaded.note(ready.calls.arguments))
+        noted = msgspec.structs.replace(taken, reason=note)
         return _told(noted if taken.status == "ok" else taken, fault and f"{fault} (after a race)", less)
 
 
