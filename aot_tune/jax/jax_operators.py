@@ -37,7 +37,7 @@ _ERRORS = jax.errors if hasattr(jax.errors, "InconclusiveDimensionOperation") el
 """Where JAX has the error for sizes that it cannot compare: since 0.10 beside its other errors."""
 
 _FUNCTIONS = {**FUNCTIONS, "min": jax.core.min_dim, "max": jax.core.max_dim}
-_LARGEST_F32 = 3.4028235677973366e38
+_LARGEST_F32, _SMALLEST_F32 = 3.4028235677973366e38, 2.0**-150  # they become infinite and 0
 """Numbers from here on round to infinity as f32: this is halfway beyond its largest value."""
 
 _VMAP_METHODS = (None, "sequential", "sequential_unrolled")
@@ -102,7 +102,8 @@ class JaxCallChecks(CallChecks):
                 number = float(value)
             except (TypeError, ValueError):
                 raise self.type_error(f"{where} is {value!r:.60}, wanted a number") from None
-            if scalar.dtype == "f32" and math.isfinite(number) and abs(number) >= _LARGEST_F32:
+            tiny = 0 < abs(number) <= _SMALLEST_F32
+            if scalar.dtype == "f32" and math.isfinite(number) and (tiny or abs(number) >= _LARGEST_F32):
                 raise self.value_error(f"{where} is {number}, which f32 does not hold")
         else:
             try:

@@ -193,6 +193,7 @@ def _scalar_doc(scalar: Scalar) -> str:
     elif scalar.dtype_name not in _COMMON and not scalar.binds:
         low, high = dtype(scalar.dtype_name).limits
         what = f"a whole number from {low} to {high}"
+    what += "" if scalar.least is None else f", {scalar.least:g} or more"
     return f"{scalar.name}: {what}{', to be passed' if scalar.default is None else ''}."
 
 
@@ -420,12 +421,14 @@ def _choices(name: str, choices: Sequence[str]) -> str:
 
 
 def _scalar(op: Operator, scalar: Scalar) -> str:
-    """The row of a scalar: its default, whether it must be passed, and the index of the dim that it binds."""
+    """The row of a scalar: its default, whether it must be passed, the dim that it binds, the least that it may be."""
     suffix = "u" if scalar.dtype_name.startswith("u") else ""
     value = f"{{static_cast<{scalar_type(scalar)}>({_scalar_default(scalar, _CPP)}{suffix})}}"
     required = str(scalar.default is None).lower()
     binds = op.dims.index(scalar.binds) if scalar.binds else -1
-    return braced([f'"{scalar.name}"', f"ScalarInfo::k{scalar.dtype_name.capitalize()}", value, required, binds])
+    least = [] if scalar.least is None else [repr(float(scalar.least))]
+    kind = f"ScalarInfo::k{scalar.dtype_name.capitalize()}"
+    return braced([f'"{scalar.name}"', kind, value, required, binds, *least])
 
 
 def _shape(op: Operator) -> str:

@@ -329,6 +329,11 @@ int32_t other_dim(const OperatorInfo& op, const char* scalar, int64_t got, const
               op.name, scalar, got, dim, wanted);
 }
 
+int32_t too_small(const OperatorInfo& op, const ScalarInfo& scalar, double got) noexcept {
+  return fail(AOT_TUNE_ERROR_ATTRIBUTE, "%s: '%s' is %g, wanted %g or more", op.name, scalar.name, got,
+              scalar.least);
+}
+
 int32_t wrong_attribute(const OperatorInfo& op, const AttributeInfo& attribute, int32_t got) noexcept {
   return fail(AOT_TUNE_ERROR_ATTRIBUTE, "%s: attribute '%s' is %d, wanted 0 (%s) to %d (%s)", op.name,
               attribute.name, static_cast<int>(got), attribute.choices[0],

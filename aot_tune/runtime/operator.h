@@ -54,12 +54,14 @@ int32_t check_shapes(Tensors given, const int64_t* dims, std::index_sequence<I..
   return status;
 }
 
-// The scalars that must be dims of the tensors, and the attributes.
+// The scalars, some of which must be dims of the tensors, and the attributes.
 template <typename Op>
 int32_t check_values(const CallOf<Op>& c) noexcept {
   constexpr const OperatorInfo& op = Op::kOperator;
   for (int i = 0; i < op.scalar_count; ++i) {
     const ScalarInfo& info = op.scalars[i];
+    if (info.least > -__builtin_inf() && !(value_of(info, c.arguments.scalars[i]) >= info.least))
+      return too_small(op, info, value_of(info, c.arguments.scalars[i]));
     if (info.binds < 0) continue;
     const int64_t passed = dim_of(info, c.arguments.scalars[i]), dim = c.dims[info.binds];
     if (passed != dim) return other_dim(op, info.name, passed, op.dims[info.binds], dim);

@@ -97,6 +97,9 @@ int32_t no_dim(const OperatorInfo& op, const char* scalar, int64_t got, const ch
 int32_t other_dim(const OperatorInfo& op, const char* scalar, int64_t got, const char* dim,
                   int64_t wanted) noexcept __attribute__((cold));
 
+int32_t too_small(const OperatorInfo& op, const ScalarInfo& scalar, double got) noexcept
+    __attribute__((cold));
+
 int32_t wrong_attribute(const OperatorInfo& op, const AttributeInfo& attribute, int32_t got) noexcept
     __attribute__((cold));
 

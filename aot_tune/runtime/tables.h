@@ -88,6 +88,7 @@ struct ScalarInfo {
   Scalar value;  // the value if the caller gives none
   bool required = false;
   int8_t binds = -1;  // index of the dim that it gives
+  double least = -__builtin_inf();
 };
 
 // By ScalarInfo::Kind.
@@ -112,6 +113,20 @@ inline int64_t dim_of(const ScalarInfo& info, const Scalar& scalar) noexcept {
     default:
       return scalar.i64;
   }
+}
+
+// Whether a number is 0 or infinite in 32 bits only if it is so in 64.
+inline bool fits_f32(double number) noexcept {
+  const auto single = static_cast<float>(number);
+  return (single == 0) == (number == 0) && __builtin_isinf(single) == __builtin_isinf(number);
+}
+
+// A scalar as a number, to be compared.
+inline double value_of(const ScalarInfo& info, const Scalar& scalar) noexcept {
+  return info.kind == ScalarInfo::kF32   ? static_cast<double>(scalar.f32)
+         : info.kind == ScalarInfo::kF64 ? scalar.f64
+         : info.kind == ScalarInfo::kU64 ? static_cast<double>(scalar.u64)
+                                         : static_cast<double>(dim_of(info, scalar));
 }
 
 using Tensors = const DLTensor* const*;

@@ -220,7 +220,8 @@ class Scalar:
     Python callers that pass none get `default`, and calls are verified and timed with it. Without a default, callers
     must pass a number. Every second odd problem is verified with `other` in its place. It should show whether a kernel
     uses what it is passed; an epsilon of 1e-5 does not show that. For bool it is the other value anyway. `binds` names
-    the dim that an integer is, such as the number of results. If an input has that dim too, both must agree.
+    the dim that an integer is, such as the number of results. If an input has that dim too, both must agree. If `least`
+    is stated, a call with a smaller number or with NaN is an error.
     """
 
     name: str
@@ -228,6 +229,7 @@ class Scalar:
     default: float | None = None
     other: float | None = None
     binds: str = ""
+    least: float | None = None
 
     def __post_init__(self) -> None:
         check_identifier(self.name, "scalar", argument=True)
@@ -242,6 +244,11 @@ class Scalar:
                 _check_number(value, self.dtype_name, f"scalar {self.name!r}: {what}")
         if self.binds:
             self._check_binds()
+        if self.least is not None and any(v is not None and not v >= self.least for v in (self.default, self.other)):
+            raise SpecError(
+                f"scalar {self.name!r}: {self.least} is the least, and its default or `other` is below",
+                fix="name larger ones, or a smaller `least`",
+            )
         if self.other is not None and self.other == self.sample:
             raise SpecError(
                 f"scalar {self.name!r}: `other` is the value that it is verified with anyway",

@@ -287,7 +287,7 @@ operator = Operator(
         Tensor("bias", (B, H, M, N), "T", optional=True, read=_beside("bias")),
         Tensor("out", (B, H, M, D), "T", output=True, layout_of="q"),
     ),
-    scalars=(Scalar("scale", "f32", 0.0, other=0.2),),
+    scalars=(Scalar("scale", "f32", 0.0, other=0.2, least=0.0),),
     attributes=(Attribute("causal", ("none", "upper_left", "lower_right")),),
     dtypes={"T": ("f32", "bf16", "f16")},
     intermediates="f32",

@@ -80,7 +80,7 @@ Ref attribute_of(PyObject* object, const char* name);
 // ---- Module state
 
 // How tensors of a Python type are read.
-enum class Kind : uint8_t { kExchange, kArrayStruct, kDlpack };
+enum class Kind : uint8_t { kExchange, kArrayStruct, kMasked, kDlpack };
 
 struct ExchangeApi;
 
@@ -256,6 +256,7 @@ void bump_version(State* state, PyObject* object);
 
 // All: false with an exception set.
 bool check_tangent(State* state, PyObject* object, const Place& place);
+bool check_number(State* state, PyObject* object, const Place& place);  // one that may be a tensor of torch
 bool check_flags(State* state, PyObject* object, TypeEntry entry, const Place& place, const Shared& shared,
                  const DLTensor& tensor);
 

@@ -192,6 +192,14 @@ bool check_negated(State* state, PyObject* object, const TypeEntry& entry, const
 
 }  // namespace
 
+bool check_number(State* state, PyObject* object, const Place& place) {
+  const TypeEntry entry = *find_type(state, object);
+  if (!entry.torch || entry.gradient == nullptr) return true;
+  if (state->is_grad_enabled == nullptr) learn_gradients(state);
+  if (!check_gradient(state, object, entry, place)) return false;
+  return !is_forward(state) || check_tangent(state, object, place);
+}
+
 bool check_flags(State* state, PyObject* object, TypeEntry entry, const Place& place, const Shared& shared,
                  const DLTensor& tensor) {
   if (shared.forward && !check_tangent(state, object, place)) return false;

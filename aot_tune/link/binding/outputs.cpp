@@ -98,11 +98,19 @@ PyObject* allocate_in(State* state, PyObject* space, PyObject* like, const DType
   return result;
 }
 
-// An array of numpy. NULL without an exception if that is impossible.
-PyObject* allocate_array(State* state, const DLDevice& device, const DType& wanted, PyObject* shape) {
-  if (device.device_type != kDLCPU || !wanted.standard()) return nullptr;
+// An array of numpy. NULL without an exception if that is impossible: numpy itself lacks some dtypes, which
+// an array of another package may have.
+PyObject* allocate_array(State* state, PyObject* like, const DLDevice& device, const DType& wanted,
+                         PyObject* shape) {
+  if (device.device_type != kDLCPU) return nullptr;
+  const Ref own = wanted.standard() ? Ref() : attribute_of(like, "dtype");
+  const Ref name = attribute_of(own, "name");
+  const bool named = name != nullptr && PyUnicode_Check(name) &&
+                     PyUnicode_CompareWithASCIIString(name, wanted.framework) == 0;
+  if (!wanted.standard() && !named) return nullptr;
   const Ref numpy = PyImport_ImportModule("numpy");
   if (numpy == nullptr || !learn_numpy(state)) return nullptr;
+  if (named) return PyObject_CallFunctionObjArgs(state->array_empty, shape, own.get(), nullptr);
   return PyObject_CallFunction(state->array_empty, "Os", shape, wanted.framework);
 }
 
@@ -126,7 +134,7 @@ PyObject* allocate(State* state, PyObject* like, const Place& place, const DType
   if (shape == nullptr) return nullptr;
   const Ref space = entry.kind != Kind::kArrayStruct ? namespace_of(state, like) : nullptr;
   Ref result = space != nullptr ? allocate_in(state, space, like, type, shape)
-                                : allocate_array(state, device, type, shape);
+                                : allocate_array(state, like, device, type, shape);
   if (result == nullptr && PyErr_Occurred() == nullptr) {
     PyErr_Format(
         state->type_error,

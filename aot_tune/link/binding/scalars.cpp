@@ -34,6 +34,13 @@ bool wrong_scalar(State* state, const Operator& op, const ScalarInfo& argument, 
   return false;
 }
 
+// Raises that a number is too large or too small. Returns false.
+bool no_single(const Operator& op, const ScalarInfo& argument, double wide) {
+  const Ref number = PyFloat_FromDouble(wide);
+  return refuse(PyExc_OverflowError, "%s: '%s' is %R, which is %s as a number of 32 bits", op.name,
+                argument.name, number.get(), static_cast<float>(wide) == 0 ? "0" : "infinite");
+}
+
 // All that follow return the value, or set an exception that does not describe the argument.
 long long parse_signed(PyObject* value, int bits) {
   const long long found = PyLong_AsLongLong(value);
@@ -72,8 +79,12 @@ bool parse_bool(PyObject* value) {
 bool parse_scalar(State* state, const Operator& op, const ScalarInfo& argument, PyObject* value,
                   Scalar* out) {
   const int bits = bits_of(argument.kind);
+  if (!PyFloat_Check(value) && !PyLong_Check(value) && !check_number(state, value, {&op, argument.name}))
+    return false;
   if (argument.kind == Number::kF32) {
-    out->f32 = static_cast<float>(PyFloat_AsDouble(value));
+    const double wide = PyFloat_AsDouble(value);
+    out->f32 = static_cast<float>(wide);
+    if (__builtin_expect(!fits_f32(wide), 0)) return no_single(op, argument, wide);
   } else if (argument.kind == Number::kF64) {
     out->f64 = PyFloat_AsDouble(value);
   } else if (argument.kind == Number::kBool) {

@@ -82,11 +82,15 @@ void CallTensors::bump_versions(State* state, const Parsed& parsed) const {
 }
 
 void CallTensors::give_back() {
+  // What frees a tensor may be Python code, which no error of the call may disturb.
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
   for (int i = 0; i < count; ++i) {
     if ((owned >> i & 1) != 0) held[i].release();
     Py_XDECREF(made[i]);
   }
   if ((owned & kWorkspace) != 0) workspace.release();
+  PyErr_Restore(type, value, trace);
 }
 
 bool CallTensors::is_missing(State* state, const Operator& op, int index) {

@@ -37,6 +37,10 @@ bool is_plain(PyObject* type) {
   return false;
 }
 
+bool is_subtype(PyObject* type, PyObject* base) {
+  return PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(type), reinterpret_cast<PyTypeObject*>(base)) != 0;
+}
+
 bool borrow_exchange(State* state, PyObject* object, const TypeEntry& entry, const Place& place,
                      Shared* shared, Borrowed* out) {
   if (entry.api->view_from_object != nullptr) {
@@ -56,14 +60,35 @@ bool borrow_exchange(State* state, PyObject* object, const TypeEntry& entry, con
   return check_flags(state, object, entry, place, *shared, out->tensor);
 }
 
-// The dtypes that the tensor may have, for people.
-const char* dtypes_taken(const Place& place) {
+// A tensor of the operator, or NULL for a workspace.
+const TensorInfo* info_of(const Place& place) {
   const Operator& op = *place.op;
   for (int i = 0; i < op.tensor_count; ++i) {
-    const TensorInfo& info = op.tensors[i];
-    if (info.name == place.name) return info.variable < 0 ? info.type.framework : info.dtype;
+    if (op.tensors[i].name == place.name) return &op.tensors[i];
   }
-  return "numbers";  // a workspace
+  return nullptr;
+}
+
+// The dtypes that the tensor may have, for people.
+const char* dtypes_taken(const Place& place) {
+  const TensorInfo* const info = info_of(place);
+  return info == nullptr ? "numbers" : info->variable < 0 ? info->type.framework : info->dtype;
+}
+
+// The code of a dtype that numpy does not have itself, such as ml_dtypes' bfloat16, if the tensor may have
+// it. Else -1.
+__attribute__((cold)) int extension_code(State* state, PyObject* object, const Place& place) {
+  const TensorInfo* const info = info_of(place);
+  const Ref dtype = PyObject_GetAttr(object, state->words[kWordDtype]);
+  const Ref name = attribute_of(dtype, "name");
+  PyErr_Clear();
+  if (info == nullptr || name == nullptr || !PyUnicode_Check(name)) return -1;
+  const VariableInfo* const variable = info->variable < 0 ? nullptr : &place.op->variables[info->variable];
+  for (int i = 0; i < (variable != nullptr ? variable->count : 1); ++i) {
+    const DType& type = variable != nullptr ? variable->types[i] : info->type;
+    if (PyUnicode_CompareWithASCIIString(name, type.framework) == 0) return type.code;
+  }
+  return -1;
 }
 
 // Raises what is wrong with an array whose elements no kernel reads. Returns false.
@@ -94,7 +119,9 @@ bool borrow_array(State* state, PyObject* object, const Place& place, Borrowed* 
   const auto* array = static_cast<const ArrayInterface*>(PyCapsule_GetPointer(capsule, nullptr));
   if (array == nullptr) return false;
   const char kind = array->kind;
-  const int code = kind == 'f'   ? kDLFloat
+  const bool foreign = kind == 'V' || (kind == 'f' && array->itemsize == 1);
+  const int code = foreign       ? extension_code(state, object, place)
+                   : kind == 'f' ? kDLFloat
                    : kind == 'i' ? kDLInt
                    : kind == 'u' ? kDLUInt
                    : kind == 'b' ? kDLBool
@@ -243,10 +270,15 @@ bool cannot_read(State* state, PyObject* object, const Place& place) {
   PyObject* first =
       lines != nullptr && PyList_Size(lines) > 0 ? PyList_GetItem(lines, 0) : Py_None;  // borrowed
   PyErr_Clear();
+  const Ref deleted = PyObject_CallMethod(object, "is_deleted", nullptr);  // of JAX
+  PyErr_Clear();
   const Ref told = type_told(state, object);
-  PyErr_Format(state->value_error,
-               "%s: tensor '%s'%S cannot be read through DLPack, wanted one with strides and memory: %S",
-               place.op->name, place.name, told != nullptr ? told.get() : Py_None, first);
+  PyErr_Format(
+      state->value_error,
+      deleted == Py_True
+          ? "%s: tensor '%s'%S was deleted, or donated to a compiled function; pass one that is there"
+          : "%s: tensor '%s'%S cannot be read through DLPack, wanted one with strides and memory: %S",
+      place.op->name, place.name, told != nullptr ? told.get() : Py_None, first);
   Raised error;
   if (cause.value != nullptr) PyException_SetCause(error.value, cause.value.take());
   PyErr_Restore(error.type.take(), error.value.take(), error.trace.take());
@@ -291,8 +323,12 @@ const TypeEntry* learn_type(State* state, PyObject* type) {
     found.current_stream = found.api->current_stream;
     learn_gradient(state, &found);
     found.torch |= found.gradient != nullptr;
-  } else if (learn_numpy(state) && type == state->array_type) {
-    found.kind = Kind::kArrayStruct;
+  } else if (learn_numpy(state) && is_subtype(type, state->array_type)) {
+    const Ref masked = attribute_of(imported("numpy.ma"), "MaskedArray");
+    const Ref own = attribute_of(type, "__dlpack__"), plain = attribute_of(state->array_type, "__dlpack__");
+    found.kind = masked != nullptr && is_subtype(type, masked) ? Kind::kMasked
+                 : own == plain.get()                          ? Kind::kArrayStruct
+                                                               : Kind::kDlpack;
   }
   TypeEntry& slot = state->types[state->next_type];
   state->next_type = (state->next_type + 1) % kTypeEntries;
@@ -315,6 +351,11 @@ bool borrow(State* state, PyObject* object, const Place& place, Shared* shared, 
       return borrow_exchange(state, object, entry, place, shared, out);
     case Kind::kArrayStruct:
       return borrow_array(state, object, place, out);
+    case Kind::kMasked:
+      return refuse(
+          state->type_error,
+          "%s: '%s' is a masked array, and no kernel reads masks; pass %s.filled(value), or %s.data",
+          place.op->name, place.name, place.name, place.name);
     default:
       if (entry.torch && shared->gradients == Gradients::kUnknown && !find_gradients(state, place, shared))
         return false;

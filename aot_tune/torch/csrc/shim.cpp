@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <limits>
@@ -34,11 +35,22 @@ Number whole(const Slot& slot, const ScalarInfo& argument, int64_t value) {
   return static_cast<Number>(value);
 }
 
+float single(const Slot& slot, const ScalarInfo& argument, double value) {
+  if (!fits_f32(value)) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%g", value);
+    fail(PyExc_OverflowError, std::string(slot.op->name) + ": '" + argument.name + "' is " + text +
+                                  ", which is " + (std::fabs(value) < 1 ? "0" : "infinite") +
+                                  " as a number of 32 bits");
+  }
+  return static_cast<float>(value);
+}
+
 Scalar scalar_of(const Slot& slot, const ScalarInfo& argument, StableIValue value) {
   using torch::stable::detail::to;
   switch (argument.kind) {
     case ScalarInfo::kF32:
-      return static_cast<float>(to<double>(value));
+      return single(slot, argument, to<double>(value));
     case ScalarInfo::kF64:
       return to<double>(value);
     case ScalarInfo::kBool:

@@ -163,7 +163,7 @@ def _takes(
     """Whether `flash_attention` takes such tensors and such a scale."""
     if query.dim() != 4 or key.dim() != 4 or key.shape != value.shape or query.dtype not in DTYPES:
         return False
-    if scale is not None and (not isinstance(scale, float) or scale <= 0):
+    if scale is not None and (not isinstance(scale, float) or not 1e-38 < scale < 1e38):
         return False
     heads, groups = query.shape[1], key.shape[1]
     if key.shape[0] != query.shape[0] or key.shape[3] != query.shape[3] or min(key.shape[1:]) < 1:

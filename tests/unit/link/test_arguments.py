@@ -151,6 +151,11 @@ def test_scalars_of_each_kind(odd_ops: ModuleType) -> None:
         ({"large": "9"}, "ArgumentTypeError", "'large' is '9', wanted a whole number of 64 bits"),
         ({"single": None}, "ArgumentTypeError", "'single' is None, wanted a number of 32 bits"),
         ({"wide": 1j}, "ArgumentTypeError", "'wide' is 1j, wanted a number of 64 bits"),
+        ({"wide": -1.75}, "ArgumentValueError", "'wide' is -1.75, wanted -1.5 or more"),
+        ({"wide": float("nan")}, "ArgumentValueError", "'wide' is nan, wanted -1.5 or more"),
+        ({"large": -LARGE - 2**40}, "ArgumentValueError", "'large' is -.*, wanted -.* or more"),
+        ({"single": 1e-46}, "OverflowError", "'single' is 1e-46, which is 0 as a number of 32 bits"),
+        ({"single": np.float64(-1e39)}, "OverflowError", r"'single' is -1e\+39, which is infinite as a number of"),
     ],
 )
 def test_what_is_no_such_number(odd_ops: ModuleType, given: dict[str, object], kind: str, message: str) -> None:

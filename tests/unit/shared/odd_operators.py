@@ -186,8 +186,8 @@ def plain_operators() -> list[tuple[Operator, str]]:
     add(operator("cast", {"N": 4}, tensors, dtypes={"T": ("f32", "f64")}), "x out other")
     scalars = (Scalar("N", "i64", binds="N"),)
     add(operator("both", {"N": 4}, (x, out(N)), scalars=scalars), "x out", "int64_t N", fill("N"))
-    scalars = (Scalar("single", "f32", 0.1), Scalar("wide", "f64", 0.1), Scalar("small", "i32", -3))
-    scalars += (Scalar("large", "i64", LARGE), Scalar("needed", "f64"))
+    scalars = (Scalar("single", "f32", 0.1), Scalar("wide", "f64", 0.1, least=-1.5), Scalar("small", "i32", -3))
+    scalars += (Scalar("large", "i64", LARGE, least=-LARGE), Scalar("needed", "f64"))
     told = "float single, double wide, int32_t small, int64_t large, double needed"
     tensors = (Tensor("x", (N,), "f64"), out(N, dtype="f64"))
     add(operator("tell", {"N": 6}, tensors, scalars=scalars), "x out", told, TELL)

@@ -51,6 +51,7 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("keyword", lambda: Tensor("while", (M,)), "reserved"),
     ("scalar of a float of 8 bits", lambda: Scalar("a", "f8e4m3"), "(?s)f8e4m3 cannot be passed by value.*use f32"),
     ("boolean scalar", lambda: Scalar("a", "bool", 2), r"scalar 'a': default 2 is not a boolean\n  fix: write True"),
+    ("least", lambda: Scalar("a", default=-1, least=0), "0 is the least, and its default or `other` is below"),
     ("range of a scalar", lambda: Scalar("a", "u8", 300), "(?s)300 does not fit u8.*from 0 to 255"),
     ("argument", lambda: Tensor("workspace", (M,)), "reserved"),
     ("no axes", lambda: Tensor("x", ()), "has no axes"),

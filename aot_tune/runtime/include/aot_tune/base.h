@@ -103,7 +103,7 @@ typedef enum {
   AOT_TUNE_ERROR_SHAPE = 5,  /* an extent that does not fit the others, or is out of range */
   AOT_TUNE_ERROR_LAYOUT = 6, /* elements not aligned to their size, or elements of an output share memory */
   AOT_TUNE_ERROR_OVERLAP = 7,      /* an output shares memory with another tensor */
-  AOT_TUNE_ERROR_ATTRIBUTE = 8,    /* an attribute's value is none of its choices, or not allowed here */
+  AOT_TUNE_ERROR_ATTRIBUTE = 8,    /* the value of an attribute or a scalar is not one that is allowed */
   AOT_TUNE_ERROR_WORKSPACE = 9,    /* the workspace given is too small or not aligned to 64 bytes */
   AOT_TUNE_ERROR_MEMORY = 10,      /* no memory for the library's own workspace */
   AOT_TUNE_ERROR_KERNEL = 11,      /* the kernel reported a failure; outputs are undefined */

@@ -69,6 +69,18 @@ def test_others_get_arrays_of_numpy_on_the_cpu_alone(copy: Callable[..., Any]) -
         copy(OnDevice(x.view(np.uint16), (1, 0), 4))
 
 
+def test_numpy_makes_what_a_dtype_of_another_package_needs(copy: Callable[..., Any]) -> None:
+    """FAULTS.md, row 94: of ml_dtypes, which JAX brings."""
+    bfloat16 = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed").bfloat16
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4).astype(bfloat16)
+    for given in (x, x[..., ::2], x.view(np.recarray)):
+        made = copy(given)
+        assert (type(made), made.dtype, made.shape) == (np.ndarray, x.dtype, given.shape)
+        np.testing.assert_array_equal(made, given)
+    with pytest.raises(TypeError, match="'x' has dtype float8_e5m2, wanted"):
+        copy(x.astype(pytest.importorskip("ml_dtypes").float8_e5m2))
+
+
 def test_jax_makes_its_own(copy: Callable[..., Any]) -> None:
     jax = pytest.importorskip("jax", reason="JAX is not installed")
     for turn, dtype in enumerate(["float32", "bfloat16"] * 5):

@@ -12,7 +12,7 @@ import torch
 from dltensors import OnDevice
 from hypothesis import given
 from hypothesis import strategies as st
-from tensors import Array, Old, Wrapped
+from tensors import Array, Deleted, Freed, Old, Wrapped
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 
@@ -42,7 +42,14 @@ def test_any_tensor(ops: ModuleType, x: Array, weight: Array, make: Callable[[Ar
 
 
 class Sub(np.ndarray):
-    """A subclass is read through __dlpack__."""
+    """As numpy.matrix and numpy.memmap are."""
+
+
+class Exporting(np.ndarray):
+    """A subclass with an export of its own is read through that."""
+
+    def __dlpack__(self, **_options: object) -> object:  # type: ignore[override]
+        raise BufferError("not for others")
 
 
 def test_optional_tensors_and_outputs(ops: ModuleType, x: Array, weight: Array) -> None:
@@ -60,7 +67,7 @@ def test_optional_tensors_and_outputs(ops: ModuleType, x: Array, weight: Array) 
 
 def test_read_only_arrays_are_inputs_only(ops: ModuleType, x: Array, weight: Array) -> None:
     x.flags.writeable = weight.flags.writeable = False
-    for make in (np.asarray, Wrapped):
+    for make in (np.asarray, Wrapped, lambda a: a.view(Sub), lambda a: a.view(np.recarray)):
         out = np.zeros((4, 6), np.float32)
         ops.rms_norm(make(x), make(weight), out=out)
         np.testing.assert_allclose(out, rms(x, weight), rtol=1e-5)
@@ -138,6 +145,11 @@ BAD: list[tuple[str, str, str, Callable[[Array, Array], dict[str, object]]]] = [
     ("no shape", "ArgumentValueError", "'x' has -1 axes, wanted 2", lambda x, w: {"x": shapeless(x)}),
     ("unknown", "ArgumentTypeError", r"no argument 'z'; it is called as rms_norm\(x, weight", lambda x, w: {"z": 1}),
     ("scalar", "ArgumentTypeError", "'eps' is 'small', wanted a number", lambda x, w: {"eps": "small"}),
+    ("learnable scalar", "ArgumentValueError", "'eps' requires a gradient", lambda x, w: {"eps": graded(x[:1, 0])}),
+    ("subclass", "ArgumentTypeError", "'x' has swapped bytes", lambda x, w: {"x": x.astype(">f4").view(Sub)}),
+    ("own export", "ArgumentValueError", "Exporting .*not for others", lambda x, w: {"x": x.view(Exporting)}),
+    ("masked", "ArgumentTypeError", "'x' is a masked array.*x.filled", lambda x, w: {"x": np.ma.masked_less(x, 0)}),
+    ("deleted", "ArgumentValueError", "'x' of type Deleted was deleted", lambda x, w: {"x": Deleted()}),
 ]
 
 
@@ -249,6 +261,17 @@ def test_an_array_without_a_version_is_read_but_no_output(ops: ModuleType, x: Ar
     assert not out.any()
 
 
+def test_what_frees_a_tensor_may_be_python_code(ops: ModuleType, x: Array, weight: Array) -> None:
+    """FAULTS.md, row 94: it must not see the error of the call, and the error must be told all the same."""
+    np.testing.assert_allclose(np.asarray(ops.rms_norm(Freed(x), Freed(weight))), rms(x, weight), rtol=1e-5)
+    for bad in ({"weight": x}, {"weight": [1]}, {"out": Freed(x)}, {"workspace": Freed(x)}, {"workspace": 3}):
+        with pytest.raises(ops.Error, match="rms_norm: "):
+            ops.rms_norm(**{"x": Freed(x), "weight": Freed(weight), **bad})
+    with pytest.raises(ops.Error, match="rms_norm: "):
+        ops.explain("rms_norm", Freed(x), x)
+    assert not Freed.kept
+
+
 def test_a_backward_pass_that_needs_what_was_overwritten_says_so(ops: ModuleType, x: Array, weight: Array) -> None:
     """FAULTS.md, row 67."""
     factor = torch.ones(4, 6, requires_grad=True)
@@ -281,6 +304,8 @@ def test_forward_mode_gradients_are_refused(ops: ModuleType, x: Array, weight: A
         for forbid in (torch.no_grad, torch.enable_grad):
             with forbid(), pytest.raises(ops.ArgumentValueError, match="'x' carries a forward-mode gradient"):
                 ops.rms_norm(dual, factors)
+            with forbid(), pytest.raises(ops.ArgumentValueError, match="'eps' carries a forward-mode gradient"):
+                ops.rms_norm(plain, factors, eps=dual[0, 0])
         assert ops.rms_norm(plain, factors).shape == (4, 6)
     assert ops.rms_norm(plain, factors).shape == (4, 6)
 
