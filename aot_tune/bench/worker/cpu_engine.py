@@ -33,6 +33,7 @@ from aot_tune.bench.worker.comparison import compare_stored
 from aot_tune.bench.worker.engine import CANARY, Call, CallSet, Engine, Expected, Piece, Placement, Undo, Want, screen
 from aot_tune.bench.worker.inputs import Strided, fill, layout
 from aot_tune.bench.worker.loaded_objects import LaunchError, empty_call
+from aot_tune.bench.worker.process_state import openmp_threads
 from aot_tune.bench.worker.reference_results import Truth, read_truth, write_truth
 from aot_tune.bench.worker.stored_elements import array_dtype, values_of
 from aot_tune.spec import Operator, Tensor
@@ -56,7 +57,7 @@ _STAGGER = 5 * 64
 _PAGE = mmap.PAGESIZE
 _HUGE = 4 << 20
 _MADV_HUGEPAGE = 14
-_PROT_NONE, _PROT_RW = 0, 3
+_PROT_NONE, _PROT_READ, _PROT_RW = 0, 1, 3
 _PRIVATE_ANONYMOUS = 0x22
 _FAILED = ctypes.c_void_p(-1).value
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -153,6 +154,10 @@ class Region:
                 return f"{hit.size} bytes written {nearest} bytes {name}"
         return ""
 
+    def lock(self, *, locked: bool) -> None:
+        """Let nobody write to the storage and its canaries, or everybody again."""
+        _libc.mprotect(self._low, self._high - self._low, _PROT_READ if locked else _PROT_RW)
+
     def heal(self) -> None:
         """Write the guard zones again after damage."""
         ctypes.memset(self._low, CANARY, self._before)
@@ -168,6 +173,11 @@ class _Regions:
         }
         self.pieces = {n: Piece(r.address, r.size, r.storage) for n, r in self._regions.items()}
         self.bytes = sum(r.size for r in self._regions.values())
+
+    def lock(self, names: Sequence[str], *, locked: bool) -> None:
+        """Let nobody write to some pieces, or everybody again."""
+        for name in names:
+            self._regions[name].lock(locked=locked)
 
     def heal(self) -> None:
         """Write the guard zones."""
@@ -428,6 +438,18 @@ class CpuEngine(Engine):
     def allocate(self, wants: Sequence[Want], placement: Placement = "inside") -> _Regions:
         """A region for each."""
         return _Regions(wants, placement)
+
+    @contextlib.contextmanager
+    def oddly(self, calls: CallSet, *, locked: bool, threads: int) -> Iterator[None]:
+        """By the system's page tables, and OpenMP's runtime library."""
+        names = [t.name for t in calls.kept()] if locked else []
+        assert isinstance(calls.arena, _Regions)
+        with openmp_threads(threads) if threads else contextlib.nullcontext():
+            try:
+                calls.arena.lock(names, locked=True)
+                yield
+            finally:
+                calls.arena.lock(names, locked=False)
 
     def fill(self, storage: NDArray[np.uint8], value: int, width: int = 1) -> None:
         """By numpy."""

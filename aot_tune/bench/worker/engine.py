@@ -224,6 +224,14 @@ class Engine(ABC):
             FaultError: when the device is unusable.
         """
 
+    @contextmanager
+    def oddly(self, calls: CallSet, *, locked: bool, threads: int) -> Iterator[None]:  # noqa: ARG002
+        """In the block, inputs of a call are `locked` against writing, and OpenMP has other `threads` unless it is 0.
+
+        This is for devices where a process can do so.
+        """
+        yield
+
     def forget(self) -> None:  # noqa: B027
         """Clear an error that a failed launch left behind."""
 

@@ -8,7 +8,8 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,6 +23,7 @@ __all__ = [
     "arithmetic_now",
     "changes",
     "left_threads",
+    "openmp_threads",
     "restore_arithmetic",
     "state_now",
 ]
@@ -205,6 +207,17 @@ def _openmp() -> Any:
 def _openmp_threads() -> int:
     given = os.environ.get("OMP_NUM_THREADS", "")
     return int(given) if given.isdigit() else len(os.sched_getaffinity(0))
+
+
+@contextmanager
+def openmp_threads(count: int) -> Iterator[None]:
+    """In the block, OpenMP has so many threads if something has loaded it. What the block changes of that stays."""
+    library = _openmp()
+    if library is not None:
+        library.omp_set_num_threads(count)
+    yield
+    if library is not None and int(library.omp_get_max_threads()) == count:
+        library.omp_set_num_threads(_openmp_threads())
 
 
 def _openmp_changes() -> str:

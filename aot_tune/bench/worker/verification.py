@@ -54,6 +54,8 @@ _PAUSES = (0.0, 0.02, 0.08, 0.3)
 """Seconds before each test. The pairs of a test take milliseconds. A core may slow down in between, and stay slow."""
 
 
+_OFTEN = 4
+"""Of so many problems, one has a run with three threads, which is no power of two. On two cores, they wait long."""
 GARBAGE = (0xFF, 0x7F)
 """Bytes that fill a workspace before the runs of one problem, in turn: NaN, then 3.4e38."""
 
@@ -76,6 +78,7 @@ class WorkspaceError(Exception):
 class Trial(NamedTuple):
     """One run of a plan. `aliases` are the outputs that use an input's memory, `poison` is what the others hold.
 
+    `locked` inputs cannot be written. OpenMP has so many `threads`, or as many as usual if that is 0.
     `again` says that its bits are compared with those of the first run. If that took longer than `most_ns`, there is no
     such run.
     """
@@ -85,23 +88,34 @@ class Trial(NamedTuple):
     again: bool = False
     most_ns: float = math.inf
     poison: int = 0
+    locked: bool = False
+    threads: int = 0
 
     @property
     def beside(self) -> str:
-        """Which outputs use which input's memory, as text that follows a problem's name."""
-        return "".join(f", {output!r} in the memory of {name!r}" for output, name in self.aliases.items())
+        """Which outputs use which input's memory, and how many threads there are, to follow a problem's name."""
+        aliases = [f", {output!r} in the memory of {name!r}" for output, name in self.aliases.items()]
+        return "".join([*aliases, f", with {self.threads} thread{'s' * (self.threads > 1)}" if self.threads else ""])
+
+    @property
+    def limits(self) -> str:
+        """What memory allows in the run, to follow these."""
+        return _BESIDE[self.placement] + (", whose inputs cannot be written" if self.locked else "")
 
 
 def plan(state: ProblemState, engine: Engine, *, quick: bool, alone: bool, turn: int = 0) -> list[Trial]:
     """The runs that verify a candidate: in every placement, the first one twice. One run in all if it is `quick`.
 
-    On the host, a long run is repeated only for operators that are deterministic, so that their bits must be equal. On
-    a device, a run is repeated on a problem that is verified `alone`. Then come runs in which outputs are the memory of
-    inputs, if they may be. The poison of the first run is that of `turn`, and each run has the next one.
+    On the host, a long run is repeated only for operators that are deterministic, so that their bits must be equal. A
+    repeated run cannot write to its inputs. The second placement has one thread, and the third has three of some
+    problems. On a device, a run is repeated on a problem that is verified `alone`. Then come runs in which outputs are
+    the memory of inputs, if they may be. The poison of the first run is that of `turn`, and each run has the next one.
     """
-    first, *others = (Trial(placement) for placement in state.placements())
+    threads = (0, 1, 0 if turn % _OFTEN else 3)
+    first, *others = (Trial(p, threads=n) for p, n in zip(state.placements(), threads, strict=False))
     most_ns = engine.policy.long_ns if engine.on_host and not state.operator.deterministic else math.inf
-    again = [first._replace(again=True, most_ns=most_ns)] if not quick and (alone or engine.on_host) else []
+    repeated = first._replace(again=True, most_ns=most_ns, locked=True)
+    again = [repeated] if not quick and (alone or engine.on_host) else []
     aliased = [Trial(aliases=aliases) for aliases in aliases_on(state.operator, state.check.problem)]
     runs = [first, *again, *([] if quick else others), *aliased]
     return [run._replace(poison=turn + number) for number, run in enumerate(runs)]
@@ -166,7 +180,7 @@ def verify(
     for trial in plan:
         if trial.again and runs[0] > trial.most_ns:
             continue
-        tell(f"a run of {check.place}{trial.beside}{_BESIDE[trial.placement]}")
+        tell(f"a run of {check.place}{trial.beside}{trial.limits}")
         try:
             earlier, second = ({}, False) if trial.aliases else (bits, len(runs) == 1)
             judged = attempt.make(trial, GARBAGE[second], earlier, renewed=renewed and not runs)
@@ -245,6 +259,10 @@ class CandidateAttempt:
     def make(self, trial: Trial, garbage: int, bits: Bits, *, renewed: bool) -> TrialResult:
         """Waits for the call. Judges the thread's arithmetic too."""
         calls = self._calls(trial)
+        with self._engine.oddly(calls, locked=trial.locked, threads=trial.threads):
+            return self._make(calls, trial, garbage, bits, renewed=renewed)
+
+    def _make(self, calls: CallSet, trial: Trial, garbage: int, bits: Bits, *, renewed: bool) -> TrialResult:
         caller = Caller(self._engine, self._loaded, [calls])
         before = arithmetic_now()
         if renewed:

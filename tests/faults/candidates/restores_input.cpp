@@ -1,0 +1,12 @@
+// Right, but uses its input as scratch memory for a moment.
+#include "contract.h"
+LAUNCH {
+  if (x->shape[0] > 0 && x->shape[1] > 0) {
+    volatile float* first = at(x, 0, 0);
+    const float before = *first;
+    *first = 0;
+    *first = before;
+  }
+  correct(x, bias, y);
+  return 0;
+}
