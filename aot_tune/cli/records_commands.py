@@ -18,6 +18,7 @@ from aot_tune.database.checks import (
     Render,
     check_coverage,
     check_record,
+    check_sanitized,
     check_settled,
     gone,
     other_sources,
@@ -370,7 +371,7 @@ def _checked(
     for path in without_digests(tree):
         yield str(path), Finding("it is of a schema without digests", "rewrite it with aot-tune records upgrade", False)
     for path, database in tree.items():
-        yield from ((str(path), finding) for finding in check_record(database, operators))
+        yield from ((str(path), f) for f in (*check_record(database, operators), *check_sanitized(database)))
     stated = _with_workload(operators, roots, workload, tree)
     for path, database in tree.items():
         if database.operator in stated and database.contract == operator_digest(stated[database.operator]):

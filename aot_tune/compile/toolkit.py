@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -19,7 +20,7 @@ from aot_tune.support.cuda_tools import NVCC_WHEELS, SYSTEM_CUDA
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.run_program import compiler_environment
 
-__all__ = ["FoundNvcc", "Toolkit", "find_cutlass", "find_nvcc", "open_toolkit"]
+__all__ = ["FoundNvcc", "Toolkit", "find_compute_sanitizer", "find_cutlass", "find_nvcc", "open_toolkit"]
 
 _TOLD = re.compile(r"^#\$ (\w+)=(.*)$", re.MULTILINE)
 _RELEASE = re.compile(r"\bV(\d+\.\d+\.\d+)")
@@ -107,18 +108,7 @@ def find_nvcc(environ: Mapping[str, str], system: Path = SYSTEM_CUDA, search: Se
                     f"{name}={named!r} is not a program", fix=f"set {name} to nvcc, or unset it to have it found"
                 )
             return FoundNvcc(tuple(command), f"{name} names it")
-    homes = {n: Path(environ[n], "bin") for n in ("CUDA_HOME", "CUDA_PATH") if environ.get(n)}
-    wheels = [p for folder in (sys.path if search is None else search) for p in _wheel_folders(folder)]
-    places = [
-        *((str(home), f"the toolkit that {name} names") for name, home in homes.items()),
-        (path, "the first on PATH"),
-        (str(system / "bin"), "the machine's toolkit; no variable names one, and none is on PATH"),
-        *(
-            (str(w), "the wheel nvidia-cuda-nvcc; the machine has no toolkit, and no variable names one")
-            for w in wheels
-        ),
-    ]
-    for searched, reason in places:
+    for searched, reason in _places(environ, system, search):
         program = shutil.which("nvcc", path=searched)
         if program is not None:
             return FoundNvcc((str(Path(program).absolute()),), reason)
@@ -127,6 +117,29 @@ def find_nvcc(environ: Mapping[str, str], system: Path = SYSTEM_CUDA, search: Se
         why="CUDA candidates are compiled when the library is built",
         fix=_INSTALL,
     )
+
+
+def find_compute_sanitizer(environ: Mapping[str, str]) -> str | None:
+    """The program, from where nvcc would be found, or beside nvcc. None without one."""
+    places = [place for place, _ in _places(environ, SYSTEM_CUDA, None)]
+    with contextlib.suppress(ToolchainError):
+        places.append(str(Path(find_nvcc(environ).command[0]).resolve().parent))
+    return next(filter(None, (shutil.which("compute-sanitizer", path=place) for place in places)), None)
+
+
+def _places(environ: Mapping[str, str], system: Path, search: Sequence[str] | None) -> list[tuple[str, str]]:
+    """Search paths of CUDA's programs, each with why it would be chosen."""
+    homes = {n: Path(environ[n], "bin") for n in ("CUDA_HOME", "CUDA_PATH") if environ.get(n)}
+    wheels = [p for folder in (sys.path if search is None else search) for p in _wheel_folders(folder)]
+    return [
+        *((str(home), f"the toolkit that {name} names") for name, home in homes.items()),
+        (environ.get("PATH", os.defpath), "the first on PATH"),
+        (str(system / "bin"), "the machine's toolkit; no variable names one, and none is on PATH"),
+        *(
+            (str(w), "the wheel nvidia-cuda-nvcc; the machine has no toolkit, and no variable names one")
+            for w in wheels
+        ),
+    ]
 
 
 def open_toolkit(command: tuple[str, ...], host: str, environ: Mapping[str, str]) -> Toolkit:

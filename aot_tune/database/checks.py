@@ -25,6 +25,7 @@ __all__ = [
     "Render",
     "check_coverage",
     "check_record",
+    "check_sanitized",
     "check_settled",
     "gone",
     "in_space",
@@ -37,6 +38,7 @@ Render = Callable[[Operator, Candidate], str]
 """Gives the digest of a candidate's rendered source. Raises SpecError if it cannot be told."""
 
 _SHOWN = 2
+_SANITIZE = "build with AOT_TUNE_SANITIZE=winners on the device, and record"
 _COMPLETE = "builds on the device measure these anew: tune there with AOT_TUNE_SURVEY, and record"
 
 
@@ -160,6 +162,12 @@ def _with_rivals(database: OperatorDatabase, operator: Operator, target: Target)
         if m.candidate in free:
             timed.setdefault(kind_of(operator, operator.facts(m.problem)), set()).add(free[m.candidate])
     return {kind for kind, configs in timed.items() if len(configs) > 1}
+
+
+def check_sanitized(database: OperatorDatabase) -> Iterator[Finding]:
+    """Whether no candidate ran under sanitizers. A build asks only those that it keeps."""
+    if not any(c.sanitized for c in database.candidates):
+        yield Finding("no candidate has a verdict of sanitizers", _SANITIZE, wrong=False)
 
 
 def with_a_choice(operator: Operator, target: Target) -> list[Problem]:

@@ -234,11 +234,13 @@ def _candidates(
     apart: list[CandidateRecord] = []
 
     def both(a: CandidateRecord, b: CandidateRecord) -> CandidateRecord:
+        if always is not None:
+            return _with_verdicts(always(a, b), a, b)
         if a.source != b.source or (a.code and b.code and a.code != b.code):
             apart.append(a)
-        return max(a, b, key=lambda c: (c.status == "ok", canonical(c)))
+        return _with_verdicts(max(a, b, key=lambda c: (c.status == "ok", canonical(c))), a, b)
 
-    candidates = _picked([{} if d is None else {c.id: c for c in d.candidates} for d in sides], always or both)
+    candidates = _picked([{} if d is None else {c.id: c for c in d.candidates} for d in sides], both)
     if apart:
         kernels = sorted({c.candidate.kernel for c in apart})
         listed = ", ".join(kernels[:_SHOWN]) + (", ..." if len(kernels) > _SHOWN else "")
@@ -250,6 +252,15 @@ def _candidates(
             fix="take the one whose sources are in the tree now, and measure again what the other had added",
         )
     return candidates
+
+
+def _with_verdicts(kept: CandidateRecord, a: CandidateRecord, b: CandidateRecord) -> CandidateRecord:
+    """A candidate with all verdicts of sanitizers on its code."""
+    verdicts: dict[str, str] = {}
+    for c in (a, b):
+        of_code = c.sanitized if c.code == kept.code else {}
+        verdicts |= {tool: max(verdict, verdicts.get(tool, "")) for tool, verdict in of_code.items()}
+    return msgspec.structs.replace(kept, sanitized=dict(sorted(verdicts.items())))
 
 
 def _measured(database: OperatorDatabase | None, codes: Mapping[str, str]) -> dict[tuple[str, str], Measurement]:

@@ -81,7 +81,7 @@ class PolicyLine(_Line, frozen=True, kw_only=True):
 
 
 class CandidateLine(_Line, frozen=True, kw_only=True):
-    """A candidate that was tried, and the result of compiling it."""
+    """A candidate that was tried, and the result of compiling it. Only some have verdicts of sanitizers."""
 
     id: str
     kernel: str
@@ -96,6 +96,7 @@ class CandidateLine(_Line, frozen=True, kw_only=True):
     object: str = ""
     device: str = ""
     error: str = ""
+    sanitized: dict[str, str] = {}
 
 
 class ProblemLine(_Line, frozen=True, kw_only=True):

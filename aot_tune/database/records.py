@@ -30,7 +30,8 @@ class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A candidate that was tried: how to make it again, and the result of compiling it.
 
     `source` is the digest of its rendered source, `object` that of a CPU's object file, and `device` that of what a GPU
-    runs. The latter two are empty if it did not compile.
+    runs. The latter two are empty if it did not compile. `sanitized` has the verdict of each sanitizer that it ran
+    under: `clean`, or `reported falsely` with the reason.
     """
 
     candidate: Candidate
@@ -39,6 +40,7 @@ class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True):
     device: str = ""
     status: CompileStatus
     error: str = ""
+    sanitized: dict[str, str] = {}
 
     @classmethod
     def of(cls, variant: Variant) -> CandidateRecord:

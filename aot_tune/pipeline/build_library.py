@@ -21,6 +21,7 @@ from aot_tune.pipeline.scheduling.time_to_link import link_memory, seconds_after
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.filling_in import stand_in, without_wrong
 from aot_tune.pipeline.shipping.finish import choose, finish, keep_texts
+from aot_tune.pipeline.shipping.sanitize import sanitize_kept
 from aot_tune.pipeline.shipping.verify_linked import plan_checks
 from aot_tune.pipeline.tune_library import begun_or_resumed, opened_session, tune_library
 from aot_tune.plan.library_plan import Paths, Plan, read_plan
@@ -119,6 +120,9 @@ def build_with(session: Session, plan: Plan, directory: Path) -> Report:
             generics = _compile_kept(session, chosen, generics)  # a replay compiles here
     with session.time.stage("checking what is kept"):
         chosen = without_wrong(chosen, verify_shipped(session, chosen, generics))
+    if plan.options.sanitize == "winners":
+        with session.time.stage("sanitizers"):
+            sanitize_kept(session, chosen, generics)
     _without_failed(session)
     plan_checks(session, directory, chosen, generics)
     ago = session.progress.now() - session.time.tuned

@@ -100,6 +100,11 @@ class Session:
         folder = Path(self.database) if self.database else None
         return load_databases(folder) if folder and folder.is_dir() else []
 
+    @cached_property
+    def verdicts(self) -> dict[str, dict[str, str]]:
+        """By code, what sanitizers say, as in `CandidateRecord.sanitized`. At first, those of the records."""
+        return {c.code: dict(c.sanitized) for d in self.databases for c in d.candidates if c.sanitized}
+
     def goes_on_with(self, begun: Begun) -> None:
         """Use what an interrupted build has measured."""
         self.store = MeasurementStore.at(self.location, begun)

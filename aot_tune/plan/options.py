@@ -249,6 +249,13 @@ class Options:
         "([workload-files.md](../workload-files.md))",
         read=_parts,  # a path may contain a comma
     )
+    sanitize: str = _option(
+        "off",
+        "`winners` runs every variant that is kept under sanitizers, and fails on a report: on CPUs address, "
+        "undefined-behaviour and thread sanitizers, on NVIDIA GPUs the tools of `compute-sanitizer`. Records have "
+        "their verdicts ([sandbox.md](../sandbox.md#sanitizers))",
+        ("off", "winners"),
+    )
     xla_ffi: str = _option(
         "0",
         "1 makes the library export handlers of XLA's FFI, for calls from JAX. It uses the headers of the `jaxlib` of "

@@ -118,7 +118,7 @@ class VariantRow(msgspec.Struct, frozen=True, kw_only=True):
     """A variant that is kept. `wins` counts the problems for which dispatch picks it.
 
     `varies` says that repeated runs on the same inputs gave different bits. `resources` and `roofline` are as in
-    `CandidateRow`.
+    `CandidateRow`. `sanitized` has what sanitizers said of it, as its record.
     """
 
     name: str
@@ -131,6 +131,7 @@ class VariantRow(msgspec.Struct, frozen=True, kw_only=True):
     resources: dict[str, int] = {}
     roofline: float | None = None
     kernel: str = ""
+    sanitized: dict[str, str] = {}
 
 
 class CandidateRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -326,10 +326,19 @@ def _operator(part: OperatorReport, failures: int) -> list[str]:
 
 
 def _code(row: VariantRow) -> str:
-    """The resources of a variant's code, and how near it is to the roofline."""
+    """The resources of a variant's code, how near it is to the roofline, and what sanitizers said."""
     parts = [format_resources(row.resources)]
     parts += [f"{100 * row.roofline:.0f} % of the roofline at best"] if row.roofline is not None else []
+    parts += [f"{verdict} under {', '.join(tools)}" for verdict, tools in _verdicts(row).items()]
     return "".join(f"; {part}" for part in parts if part)
+
+
+def _verdicts(row: VariantRow) -> dict[str, list[str]]:
+    """Verdicts of sanitizers, each with those that gave it."""
+    by_verdict: dict[str, list[str]] = {}
+    for tool, verdict in row.sanitized.items():
+        by_verdict.setdefault(verdict, []).append(tool)
+    return by_verdict
 
 
 def _candidates(part: OperatorReport) -> list[str]:

@@ -62,6 +62,8 @@ ConfigValue = int | bool | float | str
 Config = Mapping[str, ConfigValue]
 """One point of a parameter space: parameter name to value."""
 
+SANITIZERS = ("address,undefined", "thread", "memcheck", "racecheck", "initcheck", "synccheck")
+"""What variants that are kept may run under: the first two on CPUs, the others on NVIDIA's GPUs."""
 _MOST_CONFIGS = 100_000_000
 _HEADERS = (".h", ".hh", ".hpp")
 _USUAL = ("-fexceptions", "-frtti")
@@ -149,6 +151,8 @@ class Kernel:
         compile: how its source is compiled and linked, beyond the options that every candidate gets.
         fills_in: it serves calls that no measured variant takes, before the generic one. Its first config is kept
             whether it was measured or not.
+        false_reports: a sanitizer that reports what is no fault, to the reason: `{"racecheck": "bulk copies ..."}`. See
+            docs/sandbox.md, "Sanitizers".
     """
 
     name: str
@@ -174,6 +178,7 @@ class Kernel:
     stages: tuple[str, ...] = ()
     scratch: Expr | None = None
     fills_in: bool = False
+    false_reports: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     function: NativeFunction | tuple[NativeFunction, ...] = ()
     compile: CompileOptions = field(default_factory=CompileOptions)
     _guards: dict[bool, list[tuple[Expr, ...]]] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -192,6 +197,10 @@ class Kernel:
         self._check_source()
         self._check_suffix()
         self._check_stages()
+        for name in self.false_reports:
+            if name not in SANITIZERS:
+                fix = did_you_mean(name, SANITIZERS)
+                raise SpecError(f"kernel {self.name!r}: false_reports name the unknown sanitizer {name!r}", fix=fix)
         names = [p.name for p in self.parameters]
         for name in names:
             if names.count(name) > 1:

@@ -35,6 +35,8 @@ __all__ = [
     "Turn",
     "Unload",
     "Verify",
+    "WatchedCalls",
+    "WatchedJob",
     "Work",
     "decode_reply",
     "decode_request",
@@ -87,6 +89,26 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     scratch: str
     shared: str = ""
     mark: int = 0
+
+
+class WatchedCalls(msgspec.Struct, frozen=True, kw_only=True):
+    """A variant's calls under a sanitizer. `larger` are more problems, the smallest first, see `WatchedJob.shared`."""
+
+    path: str
+    symbol: str
+    operator_folder: str
+    checks: tuple[Check, ...]
+    larger: tuple[Check, ...] = ()
+
+
+class WatchedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """What `bench.worker.watched_calls` does. With `shared`, each variant goes on until two threads share a call."""
+
+    device: Device
+    policy: Policy
+    scratch: str
+    variants: tuple[WatchedCalls, ...]
+    shared: bool = False
 
 
 class _Message(msgspec.Struct, kw_only=True, tag_field="type", tag=str.lower, forbid_unknown_fields=True):

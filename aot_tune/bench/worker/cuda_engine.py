@@ -24,7 +24,16 @@ import torch
 
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check, Device, GpuTiming, Policy, Role
-from aot_tune.bench.worker.cuda_memory import GuardedMemory, Truths, moved_as, tensor_of, torch_dtype, unequal, words
+from aot_tune.bench.worker.cuda_memory import (
+    ApartMemory,
+    GuardedMemory,
+    Truths,
+    moved_as,
+    tensor_of,
+    torch_dtype,
+    unequal,
+    words,
+)
 from aot_tune.bench.worker.cuda_stream import (
     CaptureError,
     DeviceStream,
@@ -418,6 +427,7 @@ class CudaEngine(Engine):
         self._role, self._device, self._connect = role, device, connect
         self._on_streams = False
         self._workspace: GuardedMemory | None = None
+        self._memory = GuardedMemory
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -499,9 +509,16 @@ class CudaEngine(Engine):
         """See `_Probes.rotation`."""
         return self.probes.rotation(cold, self.last_cache), self.probes.said
 
+    def watch(self) -> None:
+        """An allocation for each tensor, without guards.
+
+        `PYTORCH_NO_CUDA_MEMORY_CACHING` must be set, so that the driver's allocations are torch's.
+        """
+        self._memory = ApartMemory
+
     def allocate(self, wants: Sequence[Want], placement: Placement = "inside") -> GuardedMemory:  # noqa: ARG002
         """One allocation."""
-        return GuardedMemory(self._gpu.device, wants)
+        return self._memory(self._gpu.device, wants)
 
     def workspace(self, size: int, placement: Placement) -> GuardedMemory | None:  # noqa: ARG002
         """Made once per size. One candidate after the other uses it."""

@@ -15,7 +15,17 @@ from aot_tune.bench.worker.inputs import Strided
 from aot_tune.bench.worker.reference_results import Limits
 from aot_tune.spec import Tensor
 
-__all__ = ["BLOCK", "GuardedMemory", "Truths", "moved_as", "tensor_of", "torch_dtype", "unequal", "words"]
+__all__ = [
+    "BLOCK",
+    "ApartMemory",
+    "GuardedMemory",
+    "Truths",
+    "moved_as",
+    "tensor_of",
+    "torch_dtype",
+    "unequal",
+    "words",
+]
 
 GUARD = 4096
 _NATURAL, _SEGMENT, _SEGMENT_FROM = 512, 2 << 20, 10 << 20
@@ -86,6 +96,28 @@ class GuardedMemory:
             if hit:
                 return after, f"{len(hit)} bytes written {end - begin - 1 - hit[-1]} bytes before its start"
         return "", ""
+
+
+class ApartMemory(GuardedMemory):
+    """See `Arena`: an allocation for each piece, which ends with the piece. There are no guard zones.
+
+    Raises:
+        torch.OutOfMemoryError: when there is no such memory.
+    """
+
+    def __init__(self, device: torch.device, wants: Sequence[Want]) -> None:
+        self.pieces, self._zones, self._allocated = {}, [], 0
+        for want in wants:
+            step = _step(want)
+            before = (want.alignment - want.origin) % step  # an allocation begins at a multiple of 512
+            memory = torch.empty(before + want.size, dtype=torch.uint8, device=device)
+            self.pieces[want.name] = Piece(int(memory.data_ptr()) + before, want.size, memory[before:])
+            self._allocated += before + want.size
+
+    @property
+    def bytes(self) -> int:
+        """Size of the allocations."""
+        return self._allocated
 
 
 def _step(want: Want) -> int:

@@ -235,6 +235,9 @@ class Engine(ABC):
     def forget(self) -> None:  # noqa: B027
         """Clear an error that a failed launch left behind."""
 
+    def watch(self) -> None:  # noqa: B027
+        """From now on, allocate so that a sanitizer sees each access that is outside of a tensor."""
+
     def free(self) -> None:  # noqa: B027
         """Give back memory that is kept for later."""
 

@@ -193,7 +193,10 @@ def database_of(
         policy_digest=policy.digest,
         toolchains={name: dict(identity) for name, identity in session.plan.toolchains.items()},
         baselines=dict(baseline_versions(operator)),
-        candidates=tuple(map(CandidateRecord.of, compiled.values())),
+        candidates=tuple(
+            msgspec.structs.replace(CandidateRecord.of(v), sanitized=session.verdicts.get(v.code, {}))
+            for v in compiled.values()
+        ),
         problems=(),
         measurements=tuple(measurements.values()),
         survey=_surveyed(on_device, compiled),

@@ -244,7 +244,9 @@ def finish(
     for name, operator in session.operators.items():
         table, reported = _operator(operator, list(chosen.get(name, ())), generics[name], devices)
         tables.append(table)
-        reports += reported
+        codes = {v.name: v.code for m in chosen.get(name, ()) for v in m.evidence.variants.values()}
+        codes |= {g.name: g.code for g in generics[name]}
+        reports += [_with_verdicts(session, r, codes) for r in reported]
     used = _measured_on(devices, chosen)
     measuring = tuple(policy_lines(f, family(f).policy()) for f in session.plan.families)
     spec = LibrarySpec(
@@ -283,6 +285,15 @@ def finish(
     )
     (directory / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
     return report
+
+
+def _with_verdicts(session: Session, part: OperatorReport, codes: Mapping[str, str]) -> OperatorReport:
+    """A report whose variants have the verdicts of sanitizers. `codes` are of variants by name."""
+    if not session.verdicts:
+        return part
+    verdicts = [session.verdicts.get(codes[row.name], {}) for row in part.variants]
+    rows = (msgspec.structs.replace(row, sanitized=v) for row, v in zip(part.variants, verdicts, strict=True))
+    return msgspec.structs.replace(part, variants=tuple(rows))
 
 
 def _peaks() -> tuple[MemoryPeak, ...]:

@@ -21,6 +21,7 @@ from aot_tune.database import (
     update,
     without,
 )
+from aot_tune.database.checks import check_sanitized
 from aot_tune.database.merge import join, join_from
 from aot_tune.database.records import canonical_database
 from aot_tune.spec import problem
@@ -162,6 +163,16 @@ def test_what_one_side_removed_is_gone_unless_the_other_measured_it_anew() -> No
     again = join_from(base, pruned, canonical_database(slower))
     assert gone in {m.candidate for m in join_from(base, base, canonical_database(slower)).measurements}
     assert gone not in {c.id for c in again.candidates}  # its code is as it was, so it stays removed
+
+
+def test_a_verdict_of_a_sanitizer_stays_until_the_code_is_another() -> None:
+    older, newer = a_database(), a_database(scale=0.5)
+    clean = msgspec.structs.replace(older.candidates[0], sanitized={"thread": "clean"})
+    older = msgspec.structs.replace(older, candidates=(clean, *older.candidates[1:]))
+    assert update(older, newer).candidates[0] == clean
+    assert not any(c.sanitized for c in update(older, a_database(objects="2")).candidates)
+    assert list(check_sanitized(older)) == []
+    assert [f.what for f in check_sanitized(newer)] == ["no candidate has a verdict of sanitizers"]
 
 
 def test_the_newer_measurement_holds() -> None:

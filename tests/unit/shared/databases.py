@@ -24,6 +24,9 @@ POLICY = Policy()
 SEEN = Seen(driver="580.65.06", unit="GPU-1", clock_mhz=(1755, 1980), memory_mhz=(2619, 2619), reasons=4, others=1)
 texts = st.text(max_size=30)
 digests = st.text("0123456789abcdef", min_size=8, max_size=8)
+verdicts = st.dictionaries(
+    st.sampled_from(("memcheck", "racecheck")), st.sampled_from(("clean", "reported falsely: x"))
+)
 times = st.floats(1e-3, 1e12, allow_nan=False)
 problems = st.builds(
     problem,
@@ -61,6 +64,7 @@ def databases(draw: st.DrawFn) -> OperatorDatabase:
                 object=draw(digests) if status == "ok" else "",
                 status=status,
                 error="" if status == "ok" else draw(texts),
+                sanitized=draw(verdicts) if status == "ok" else {},
             )
         )
     chosen = draw(st.lists(problems, min_size=1, max_size=4, unique_by=lambda p: p.id))
@@ -129,7 +133,11 @@ def _part(draw: st.DrawFn, whole: OperatorDatabase) -> OperatorDatabase:
     )
     return msgspec.structs.replace(
         whole,
-        candidates=tuple(c for c in whole.candidates if c.id not in gone),
+        candidates=tuple(
+            msgspec.structs.replace(c, sanitized=c.sanitized if rng.random() < 0.7 else {})
+            for c in whole.candidates
+            if c.id not in gone
+        ),
         problems=tuple(p for p in whole.problems if rng.random() < 0.8),
         measurements=tuple(_again(m, rng, races) if rng.random() < share else m for m in kept),
         survey=survey,

@@ -1,0 +1,418 @@
+"""Sanitizers on what ships: each variant that is kept makes calls once more in a process that a sanitizer watches.
+
+On a CPU, its source is compiled again for each sanitizer, and called on all checks. On a GPU, compute-sanitizer's tools
+watch the object that ships, on its smallest checks. A report fails the operator, unless the kernel declares that it is
+false. What cannot be run, or does not end, gets no verdict, and a line says so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import cached_property, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from aot_tune.bench.devices.family import family
+from aot_tune.bench.host.odd_problems import oddest_checks
+from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement
+from aot_tune.bench.protocol.messages import WatchedCalls, WatchedJob
+from aot_tune.compile import Variant, target_by_name, toolchain_for
+from aot_tune.compile.toolkit import find_compute_sanitizer
+from aot_tune.database import operator_digest
+from aot_tune.database.measurement_store import OperatorStore
+from aot_tune.pipeline.evidence import Chosen
+from aot_tune.pipeline.measuring.device_lock import device_lock
+from aot_tune.pipeline.measuring.lazy_bench import BenchFiles
+from aot_tune.pipeline.measuring.verify_variants import served_by
+from aot_tune.pipeline.session import Session
+from aot_tune.report.report_text import counted
+from aot_tune.spec import CompileOptions, Operator, Problem
+from aot_tune.spec.kernel import SANITIZERS
+from aot_tune.support.errors import BuildError, ToolchainError
+from aot_tune.support.run_program import Finished, python_environment, run
+from aot_tune.support.storage import scratch_folder
+
+__all__ = ["SECONDS", "sanitize_kept"]
+
+_CLEAN, _FALSE = "clean", "reported falsely: "
+"""Verdicts. The second one has the reason that the kernel declares."""
+_HOST_TOOLS = ("address,undefined", "thread")
+_TEAM = Path(__file__).parents[2] / "compile" / "watched_team.cpp"
+_COMPILED = ("-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-O1", "-g1")
+_OPTIONS = {
+    "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
+    "UBSAN_OPTIONS": "halt_on_error=1",
+    "TSAN_OPTIONS": "halt_on_error=1:ignore_noninstrumented_modules=1",
+}
+_REPORTED = 86
+"""The exit status by which compute-sanitizer says that it has reported something."""
+_TOGETHER = 16
+"""How many variants of a GPU one process calls. It takes seconds to start."""
+SECONDS = (90.0, 60.0)
+"""How long a process may take to start, and for each variant."""
+_FLOPS = 1 << 28
+"""The largest problem that is tried so that two threads share a call. Under the thread sanitizer it takes seconds."""
+_ON_HOST = re.compile(r"^(?:SUMMARY: (\w+Sanitizer: .*)|(\S+ runtime error: .*))$", re.MULTILINE)
+_ON_GPU = re.compile(r"^========= (?!COMPUTE-SANITIZER| |(?:ERROR|RACECHECK) SUMMARY)(.+)$", re.MULTILINE)
+_PLACE = re.compile(r"^@(\d+) (.*)$", re.MULTILINE)
+_ALONE = re.compile(r"^@ alone (\d+)$", re.MULTILINE)
+
+
+class _Item(NamedTuple):
+    """A variant to watch, with its operator."""
+
+    operator: Operator
+    variant: Variant
+
+
+class _Result(NamedTuple):
+    """What came of a variant under a sanitizer: a `report`, or why there is no verdict (`none`), or neither."""
+
+    report: str = ""
+    none: str = ""
+    place: str = ""
+
+
+class _Tool(ABC):
+    """A sanitizer for one device. `together`: how many variants one process calls. `halts`: it ends at a report."""
+
+    together = 1
+    halts = True
+    shared = False
+
+    def __init__(self, name: str, session: Session, device: Device, files: BenchFiles) -> None:
+        self.name, self.session, self.device, self.files = name, session, device, files
+        self.policy = family(device.family).policy()
+
+    @abstractmethod
+    def missing(self) -> str:
+        """Why it cannot run here, and what to do. Empty if it can."""
+
+    @abstractmethod
+    def made(self, item: _Item) -> Path | None:
+        """A variant's shared object for it. None if there is nothing in it for this sanitizer.
+
+        Raises:
+            ToolchainError: when it cannot be made.
+        """
+
+    @abstractmethod
+    def checks(self, item: _Item) -> list[Check]:
+        """What to call a variant on."""
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """What comes before the process's own command."""
+
+    def environment(self) -> Mapping[str, str]:
+        """Variables for it."""
+        return {}
+
+    @abstractmethod
+    def report(self, done: Finished) -> str:
+        """What it has reported, or empty."""
+
+    def calls(self, item: _Item, path: Path) -> WatchedCalls:
+        """A variant's calls."""
+        problems = list[Problem]()
+        if self.shared:
+            flops = partial(_flops, item.operator)
+            problems = sorted(served_by(item.operator, item.variant, self.device.family), key=flops)
+        return WatchedCalls(
+            path=str(path),
+            symbol=item.variant.symbol,
+            operator_folder=item.operator.folder,
+            checks=tuple(self.checks(item)),
+            larger=tuple(Check(problem=p) for p in problems if _flops(item.operator, p) <= _FLOPS),
+        )
+
+    def store(self, operator: Operator) -> OperatorStore:
+        """What it found clean before on this machine."""
+        return self.session.store.operator(
+            operator.name, operator_digest(operator), self.device, self.policy, kind=f"under {self.name}"
+        )
+
+
+class _HostTool(_Tool):
+    """One or more of the C++ compiler's sanitizers, by the names that `-fsanitize=` takes."""
+
+    def __init__(self, name: str, session: Session, device: Device, files: BenchFiles) -> None:
+        super().__init__(name, session, device, files)
+        self.shared = name == "thread"
+        self._library = "tsan" if self.shared else "asan"
+        self._chain = toolchain_for("cxx", session.environment)
+
+    @cached_property
+    def _runtime(self) -> str:
+        """The file of its runtime library, or empty."""
+        try:
+            (file,) = self._chain.libraries(CompileOptions(libraries=(self._library,)))
+        except ToolchainError:
+            return ""
+        if Path(file).read_bytes()[:4] == b"\x7fELF":
+            return file
+        named = re.search(r"/\S+\.so[.\d]*", Path(file).read_text(errors="replace"))  # a script for the linker
+        return named[0] if named else ""
+
+    def missing(self) -> str:
+        return "" if self._runtime else f"the C++ compiler has no lib{self._library}; install it, it is one of gcc's"
+
+    def made(self, item: _Item) -> Path | None:
+        rendered, ships = item.variant.rendered, item.variant.made.path
+        if self.shared and ships and not _has_teams(Path(ships)):
+            return None
+        own = rendered.compile
+        options = CompileOptions(
+            include_directories=own.include_directories,
+            definitions=own.definitions,
+            options=(*own.options, f"-fsanitize={self.name}", *_COMPILED),
+            libraries=own.libraries,
+        )
+        cache = self.session.cache("cxx")
+        made = cache.get(msgspec.structs.replace(rendered, compile=options), item.variant.target)
+        if made.status != "ok":
+            raise ToolchainError(f"it does not compile with -fsanitize={self.name}: {made.error}")
+        objects = [Path(made.path)]
+        if self.shared:
+            objects.append(self._team)
+        path = self.files.folder() / f"{made.digest[:24]}-watched.so"
+        libraries = (*self._chain.libraries(own), f"-fsanitize={self.name}")
+        self._chain.link_shared(objects, path, libraries)
+        return path
+
+    @cached_property
+    def _team(self) -> Path:
+        """The object with OpenMP's teams."""
+        out, options = self.files.folder() / "watched_team.o", CompileOptions(options=("-fsanitize=thread", *_COMPILED))
+        made = self._chain.compile(_TEAM.read_text("utf-8"), target_by_name("cpu-x86-64"), out, SECONDS[0], options)
+        if made.status != "ok":
+            raise ToolchainError(f"{_TEAM.name} does not compile: {made.log[:300]}")
+        return out
+
+    def checks(self, item: _Item) -> list[Check]:
+        every = self.session.checks.of(item.operator, item.variant.requires, self.policy, on_host=True)
+        return [Check(problem=_smallest(item, self.device.family)), *every]
+
+    def command(self) -> list[str]:
+        return []
+
+    def environment(self) -> Mapping[str, str]:
+        return {"LD_PRELOAD": self._runtime, **_OPTIONS}
+
+    def report(self, done: Finished) -> str:
+        reported = _ON_HOST.search(done.output)
+        return (reported[1] or reported[2]) if reported else ""
+
+
+class _GpuTool(_Tool):
+    """One of compute-sanitizer's tools."""
+
+    together, halts = _TOGETHER, False
+
+    @cached_property
+    def _program(self) -> str:
+        return find_compute_sanitizer(self.session.environment) or ""
+
+    def missing(self) -> str:
+        if self._program:
+            return ""
+        return (
+            "compute-sanitizer is neither on PATH nor beside nvcc; install it with the CUDA toolkit, or "
+            "`pip install nvidia-cuda-sanitizer-api`"
+        )
+
+    def made(self, item: _Item) -> Path | None:
+        variant = item.variant
+        if toolchain_for(variant.candidate.backend).only_calls:  # a vendor's kernels
+            return None
+        return self.files.link(variant.candidate.backend, variant.made, variant.rendered.compile)
+
+    def checks(self, item: _Item) -> list[Check]:
+        every = self.session.checks.of(item.operator, item.variant.requires, self.policy, on_host=False)
+        return oddest_checks(every) or [Check(problem=_smallest(item, self.device.family))]
+
+    def command(self) -> list[str]:
+        options = ["--tool", self.name, "--error-exitcode", str(_REPORTED), "--target-processes", "application-only"]
+        more = ["--report-api-errors", "no"] if self.name == "memcheck" else []
+        return [self._program, *options, *more]
+
+    def environment(self) -> Mapping[str, str]:
+        return {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+
+    def report(self, done: Finished) -> str:
+        reported = _ON_GPU.search(done.output)
+        return reported[1] if done.code == _REPORTED and reported else ""
+
+
+def sanitize_kept(
+    session: Session,
+    chosen: Mapping[str, Sequence[Chosen]],
+    generics: Mapping[str, Sequence[Variant]],
+    tools: Sequence[str] = SANITIZERS,
+) -> None:
+    """Run all variants of the library whose devices are here under sanitizers. The session keeps the verdicts.
+
+    An operator fails if something is reported. A line says what has no verdict, and why.
+    """
+    groups: dict[str, tuple[Device, list[_Item]]] = {}
+    for name, operator in session.operators.items():
+        members = chosen.get(name, ())
+        variants = {c: m.evidence.variants[c] for m in members for c in m.selection.kept}
+        for variant in (variants | {g.id: g for g in generics[name]}).values():
+            device = session.device_for(target_by_name(variant.candidate.target))
+            if device is not None:
+                groups.setdefault(device.digest, (device, []))[1].append(_Item(operator, variant))
+    for device, items in groups.values():
+        on_host = family(device.family).on_host
+        with BenchFiles(session) as files, ExitStack() as stack:
+            if not on_host:
+                stack.enter_context(device_lock(device, session.progress.line, session.time.budget))
+            for name in tools:
+                if (name in _HOST_TOOLS) == on_host:
+                    _sanitize((_HostTool if on_host else _GpuTool)(name, session, device, files), items)
+
+
+def _sanitize(tool: _Tool, items: Sequence[_Item]) -> None:
+    """Run variants under one sanitizer, and keep and tell what came of it."""
+    session = tool.session
+    if why := tool.missing():
+        session.progress.line(f"NOTE {tool.name} did not run (AOT_TUNE_SANITIZE): {why}")
+        return
+    waiting = [item for item in items if not _is_clean(tool, item)]
+    batches = [waiting[i : i + tool.together] for i in range(0, len(waiting), tool.together)]
+    clean, began = len(items) - len(waiting), session.progress.now()
+    with ThreadPoolExecutor(session.jobs_of("cxx").count if tool.together == 1 else 1) as threads:
+        try:
+            for done, outcomes in enumerate(threads.map(partial(_watched, tool), batches), 1):
+                clean += sum(_settled(tool, item, outcome) for item, outcome in outcomes)
+                session.progress.count(tool.name, min(done * tool.together, len(waiting)), len(waiting), since=began)
+        except BaseException:
+            threads.shutdown(cancel_futures=True)
+            raise
+    session.progress.line(f"{tool.name}: {counted(clean, 'variant')} clean")
+
+
+def _is_clean(tool: _Tool, item: _Item) -> bool:
+    """Whether the committed record or the store says so."""
+    verdicts = tool.session.verdicts.setdefault(item.variant.code, {})
+    if verdicts.get(tool.name) == _CLEAN:
+        return True
+    known = tool.store(item.operator).find(item.variant.id, item.variant.code, _smallest(item, tool.device.family))
+    if known is not None:
+        verdicts[tool.name] = _CLEAN
+    return known is not None
+
+
+def _settled(tool: _Tool, item: _Item, outcome: _Result) -> bool:
+    """Keep a verdict, or say why there is none. Returns whether it is clean."""
+    session, variant, operator = tool.session, item.variant, item.operator
+    kernel = operator.kernel(variant.candidate.kernel)
+    name, where = f"{variant.candidate.label} of {operator.name}", f" ({outcome.place})" if outcome.place else ""
+    if outcome.none:
+        session.progress.line(f"NOTE {tool.name} has no verdict on {name}: {outcome.none}{where}")
+    elif outcome.report and tool.name in kernel.false_reports:
+        session.verdicts[variant.code][tool.name] = _FALSE + kernel.false_reports[tool.name]
+        session.progress.line(f"{tool.name} reports {name} falsely, its kernel declares: {outcome.report}{where}")
+    elif outcome.report:
+        with session.failures.of(operator.name):
+            raise BuildError(
+                f"operator {operator.name!r}: {tool.name} reports its variant {variant.candidate.label}{where}",
+                why=outcome.report,
+                fix=f"mend {kernel.source}. If the report is false, the kernel says so: "
+                f'false_reports={{"{tool.name}": "the reason"}}',
+            )
+    else:
+        session.verdicts[variant.code][tool.name] = _CLEAN
+        measured = Measurement(
+            candidate=variant.id,
+            code=variant.code,
+            problem=_smallest(item, tool.device.family),
+            device=tool.device.digest,
+            policy=tool.policy.digest,
+            status="ok",
+        )
+        tool.store(operator).put(measured)
+        return True
+    return False
+
+
+def _has_teams(made: Path) -> bool:
+    """Whether an object has regions of OpenMP."""
+    return b"GOMP_parallel" in made.read_bytes()
+
+
+def _flops(operator: Operator, problem: Problem) -> int:
+    return operator.flops.evaluate(operator.facts(problem))
+
+
+def _smallest(item: _Item, devices: str) -> Problem:
+    """The problem of the workload with the fewest bytes that a variant serves."""
+    problems = served_by(item.operator, item.variant, devices)
+    return min(problems, key=lambda p: (item.operator.compulsory_bytes(p), p.id))
+
+
+def _watched(tool: _Tool, items: Sequence[_Item]) -> list[tuple[_Item, _Result]]:
+    """What came of variants. Those that have nothing for the sanitizer are left out."""
+    outcomes, ready = list[tuple[_Item, _Result]](), list[tuple[_Item, WatchedCalls]]()
+    for item in items:
+        try:
+            path = tool.made(item)
+        except ToolchainError as error:
+            outcomes.append((item, _Result(none=error.what)))
+            continue
+        if path is not None:
+            ready.append((item, tool.calls(item, path)))
+    return outcomes + _judged(tool, ready)
+
+
+def _judged(tool: _Tool, ready: Sequence[tuple[_Item, WatchedCalls]]) -> list[tuple[_Item, _Result]]:
+    """Run variants in one process. If it is unclear which one was reported, halves of them run again."""
+    if not ready:
+        return []
+    start, each = SECONDS
+    seconds = start + each * len(ready)
+    done = _run(tool, [calls for _, calls in ready], seconds)
+    report, places = tool.report(done), _PLACE.findall(done.output)
+    alone = {int(number) for number in _ALONE.findall(done.output)}
+    items = [item for item, _ in ready]
+    if done.code == 0 and not report:
+        return [(item, _Result()) for number, item in enumerate(items) if number not in alone]
+    if not places:  # not even the first variant was loaded
+        return [(item, _Result(none=_why(done, seconds))) for item in items]
+    if len(ready) > 1 and "\n@ done\n" in done.output:
+        half = len(ready) // 2
+        return _judged(tool, ready[:half]) + _judged(tool, ready[half:])
+    number, place = int(places[-1][0]), places[-1][1]
+    last = _Result(report=report, none="" if report else _why(done, seconds), place=place)
+    return [*_judged(tool, ready[:number]), (items[number], last), *_judged(tool, ready[number + 1 :])]
+
+
+def _why(done: Finished, seconds: float) -> str:
+    """Why a process gives no verdict."""
+    if done.timed_out:
+        return f"it did not end within {seconds:g} s"
+    said = [line for line in done.output.strip().splitlines() if not line.startswith("@")]
+    return f"it ended with status {done.code}: {said[-1].strip()[:200] if said else 'it printed nothing'}"
+
+
+def _run(tool: _Tool, calls: Sequence[WatchedCalls], seconds: float) -> Finished:
+    """Make calls of variants in a process of their own."""
+    with scratch_folder() as scratch:
+        folder = Path(scratch)
+        job = WatchedJob(
+            device=tool.device, policy=tool.policy, scratch=scratch, variants=tuple(calls), shared=tool.shared
+        )
+        (folder / "job.json").write_bytes(msgspec.json.encode(job))
+        environ = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LANG") if name in os.environ}
+        environ |= {**python_environment(sys.path), "HOME": scratch, "TMPDIR": scratch, "LC_ALL": "C.UTF-8"}
+        environ |= family(tool.device.family).environment(tool.device, tool.session.threads, "candidate", folder)
+        argv = [*tool.command(), sys.executable, "-m", "aot_tune.bench.worker.watched_calls", "job.json"]
+        return run(argv, folder=folder, environ={**environ, **tool.environment()}, timeout=seconds, keep=1 << 20)
