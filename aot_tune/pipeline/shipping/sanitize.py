@@ -163,7 +163,13 @@ class _HostTool(_Tool):
         return named[0] if named else ""
 
     def missing(self) -> str:
-        return "" if self._runtime else f"the C++ compiler has no lib{self._library}; install it, it is one of gcc's"
+        if not self._runtime:
+            return f"the C++ compiler has no lib{self._library}; install it, it is one of gcc's"
+        try:
+            _ = self.shared and self._team  # now, before several threads ask for it
+        except ToolchainError as error:
+            return error.what
+        return ""
 
     def made(self, item: _Item) -> Path | None:
         rendered, ships = item.variant.rendered, item.variant.made.path
@@ -283,10 +289,10 @@ def sanitize_kept(
 def _sanitize(tool: _Tool, items: Sequence[_Item]) -> None:
     """Run variants under one sanitizer, and keep and tell what came of it."""
     session = tool.session
-    if why := tool.missing():
+    waiting = [item for item in items if not _is_clean(tool, item)]
+    if waiting and (why := tool.missing()):
         session.progress.line(f"NOTE {tool.name} did not run (AOT_TUNE_SANITIZE): {why}")
         return
-    waiting = [item for item in items if not _is_clean(tool, item)]
     batches = [waiting[i : i + tool.together] for i in range(0, len(waiting), tool.together)]
     clean, began = len(items) - len(waiting), session.progress.now()
     with ThreadPoolExecutor(session.jobs_of("cxx").count if tool.together == 1 else 1) as threads:

@@ -204,6 +204,8 @@ def test_compute_sanitizer_tells_which_variant_it_reports_and_what_it_cannot_say
     assert session.verdicts["races"] == {"memcheck": "clean", "initcheck": "clean"}
     program.unlink()
     lines.clear()
+    session.verdicts.clear()
+    session.store = MeasurementStore(None)
     sanitize.sanitize_kept(session, {}, generics, ["memcheck"])
     (line,) = lines
     assert line.startswith("NOTE memcheck did not run (AOT_TUNE_SANITIZE): compute-sanitizer is neither on PATH nor ")
