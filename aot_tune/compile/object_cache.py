@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-from filelock import FileLock, Timeout
 
 from aot_tune.compile.cache_entry import (
     OBJECT,
@@ -33,14 +32,14 @@ from aot_tune.render import Rendered
 from aot_tune.spec import Target
 from aot_tune.support.cache_tiers import CacheTier
 from aot_tune.support.errors import CacheError
+from aot_tune.support.file_locks import Timeout, TrueLock
 from aot_tune.support.storage import (
-    DISK_ERRORS,
     TEMPORARIES,
     CacheLocation,
     CacheMode,
     CorruptError,
     OtherSchemaError,
-    check_folder,
+    checked_folder,
     discard,
     new_temporary,
     private_folder,
@@ -101,7 +100,7 @@ class ObjectCache:
         self.toolchain, self.timeout, self.counters = toolchain, timeout, CacheCounters()
         self.elsewhere = elsewhere
         self._trusted, self._mode = trusted, mode
-        self._root = None if mode == "off" else root
+        self._root, self._writes = None if mode == "off" else root, mode in ("rw", "fresh")
         self._tiers = () if mode == "fresh" else tuple(tiers)
         self._count = threading.Lock()
         self.includes: dict[str, str] = {}
@@ -134,7 +133,7 @@ class ObjectCache:
     @property
     def root(self) -> Path | None:
         """The folder in use, or None when nothing is kept (any more)."""
-        return self._root
+        return self._root if self._writes or self._mode == "ro" else None
 
     def maker(self, target: Target) -> dict[str, object]:
         """What keys say of the toolchain. Asking takes a millisecond, because files are looked for."""
@@ -175,43 +174,40 @@ class ObjectCache:
         if cached is not None:
             return cached
         elsewhere = self._in_tiers(key)
-        if self._root is not None and self._mode in ("rw", "fresh"):
+        if self._root is not None and self._writes:
             try:
                 return self._get_locked(self._root, key, text, rendered, target, elsewhere)
             except Timeout:
                 _log.warning("waited too long for another build to compile %s, so it is compiled here too", key[:16])
             except OSError as error:
-                if error.errno not in DISK_ERRORS:
-                    raise
                 self._disable(error)
         return self._get_unkept(key, rendered, target, elsewhere)
 
     def close(self) -> None:
         """Bound the size of the cache, and remove what was not kept."""
         grown = self.counters.compiled or self.counters.copied
-        if self._root is not None and self._mode in ("rw", "fresh") and grown:
+        if self._root is not None and self._writes and grown:
             prune(self._root)
         if self._temporary is not None:
             self._temporary.cleanup()
 
     def _open_root(self, root: Path, required: bool) -> None:
-        writable = self._mode in ("rw", "fresh")
-        try:
-            check_folder(root, trusted=self._trusted, writable=writable)
-        except CacheError as error:
-            if required:
-                raise
-            _log.warning("cache disabled: %s", error)
-            self._root = None
-            return
-        if writable:
+        self._root, self._writes = checked_folder(
+            root,
+            trusted=self._trusted,
+            writable=self._writes,
+            required=required,
+            tell=functools.partial(_log.warning, "cache disabled: %s"),
+        )
+        if self._writes:
             sweep_temporaries(root / TEMPORARIES)
 
     def _disable(self, error: OSError) -> None:
+        """Write nothing more. What the cache has is still read."""
         with self._count:
-            root, self._root = self._root, None
-        if root is not None:
-            _log.warning("cache disabled: %s: %s", root, error.strerror)
+            first, self._writes = self._writes, False
+        if first:
+            _log.warning("cache disabled: %s: %s", self._root, error.strerror or error)
 
     def _entry(self, root: Path, key: str) -> Path:
         return root / "objects" / key[:2] / key
@@ -224,7 +220,7 @@ class ObjectCache:
         compiled = self._load(folder, key)
         if compiled is None or (compiled.status == "timeout" and compiled.timeout < self.timeout):
             return None
-        if self._mode != "ro":
+        if self._writes:
             _touch(folder / RECORD)
         return _handed_out(compiled, key, folder / OBJECT, cached=True)
 
@@ -237,7 +233,7 @@ class ObjectCache:
             return None
         except OtherSchemaError as error:
             _log.warning("cache entry %s is ignored: %s", folder, error)
-        except (CorruptError, CacheError) as error:
+        except (CorruptError, CacheError, OSError) as error:
             if key not in self._warned:
                 with self._count:
                     self.counters.damaged += 1
@@ -271,7 +267,7 @@ class ObjectCache:
         lock = root / "locks" / key[:2] / f"{key}.lock"
         private_folder(lock.parent)
         private_folder(folder.parent)
-        with FileLock(lock, timeout=2 * self.timeout + 60, poll_interval=0.02, mode=0o600):
+        with TrueLock(lock, timeout=2 * self.timeout + 60, poll_interval=0.02, mode=0o600):
             cached = self._lookup(key)  # another process may have made it while we waited
             if cached is not None:
                 return cached
@@ -399,7 +395,7 @@ def prune(root: Path, limit: int = LIMIT_BYTES, *, every: float = _EVERY_SECONDS
     try:
         if stamp.exists() and 0 <= time.time() - stamp.stat().st_mtime < every:
             return 0
-        with FileLock(root / "prune.lock", timeout=0, mode=0o600):
+        with TrueLock(root / "prune.lock", timeout=0, mode=0o600):
             stamp.touch()
             sweep_temporaries(root / TEMPORARIES)
             _remove_old_locks(root / "locks")
@@ -431,7 +427,7 @@ def _remove_old_locks(folder: Path) -> None:
         if time.time() - path.stat().st_mtime < _IN_USE_SECONDS:
             continue
         try:
-            with FileLock(path, timeout=0, mode=0o600):
+            with TrueLock(path, timeout=0, mode=0o600):
                 path.unlink(missing_ok=True)  # whoever waits for it notices the unlinked file and starts over
         except Timeout:
             continue

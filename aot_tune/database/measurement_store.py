@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import stat
@@ -17,7 +18,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
 from msgspec import structs
 
 from aot_tune.bench.protocol.measurement_records import BASELINE, Device, Measurement, Policy
@@ -41,14 +41,14 @@ from aot_tune.database.records import CandidateRecord
 from aot_tune.spec import Problem
 from aot_tune.support.cache_tiers import CacheTier
 from aot_tune.support.errors import CacheError, DatabaseError
+from aot_tune.support.file_locks import Timeout, TrueLock
 from aot_tune.support.storage import (
-    DISK_ERRORS,
     TEMPORARIES,
     CacheLocation,
     CacheMode,
     CorruptError,
-    check_folder,
     check_trust,
+    checked_folder,
     opened_own,
     private_folder,
     read_own,
@@ -162,8 +162,8 @@ class _Text:
         if self._count > len(kept):
             self._write_anew(kept, temporaries)
 
-    def _locked(self) -> FileLock:
-        return FileLock(self.path.parent / "lock", timeout=_LOCK_SECONDS, mode=0o600)
+    def _locked(self) -> TrueLock:
+        return TrueLock(self.path.parent / "lock", timeout=_LOCK_SECONDS, mode=0o600)
 
     def _is_wasteful(self) -> bool:
         """Whether a file that was read as a whole has a damaged part, or most of its groups are superseded."""
@@ -285,7 +285,7 @@ class MeasurementStore:
             mode = "fresh"  # nothing was measured since, whatever the times of lines say
         self._mode, self._trusted = mode, trusted
         self._since = 0 if begun is None else begun.since
-        self._root = None if mode == "off" else root
+        self._root, self._writes = None if mode == "off" else root, mode in ("rw", "fresh")
         self._texts: dict[str, _Text] = {}
         self._of_tiers: dict[tuple[CacheTier, str], _Text] = {}
         self._served: set[tuple[str, str]] = set()
@@ -293,15 +293,12 @@ class MeasurementStore:
         self._lock = threading.RLock()
         self.damaged = 0
         if self._root is not None:
-            try:
-                check_folder(self._root, trusted=trusted, writable=mode in ("rw", "fresh"))
-                if mode in ("rw", "fresh"):
-                    sweep_temporaries(self._root / TEMPORARIES)
-            except CacheError as error:
-                if required:
-                    raise
-                _log.warning("measurements are not kept: %s", error)
-                self._root = None
+            tell = functools.partial(_log.warning, "measurements are not kept: %s")
+            self._root, self._writes = checked_folder(
+                self._root, trusted=trusted, writable=self._writes, required=required, tell=tell
+            )
+            if self._root is not None and self._writes:
+                sweep_temporaries(self._root / TEMPORARIES)
         for tier in self._tiers:
             tier.check_schema(_ROOM, 0, _ENDING, SCHEMA) or tier.check_schema(_ROOM, 1, ".json", SCHEMA)  # up to 2
         asked = [t.path for t in self._tiers if t.usable]
@@ -320,7 +317,7 @@ class MeasurementStore:
     @property
     def root(self) -> Path | None:
         """The folder in use, or None when nothing is kept (any more)."""
-        return self._root
+        return self._root if self._writes or self._mode == "ro" else None
 
     def operator(
         self,
@@ -358,7 +355,7 @@ class MeasurementStore:
         with self._lock:
             text = self._text(head)
             text.groups[group.name] = group
-            if self._root is None or self._mode == "ro":
+            if self._root is None or not self._writes:
                 return
             try:
                 text.append(group, candidates, self._root / TEMPORARIES)
@@ -366,11 +363,9 @@ class MeasurementStore:
             except Timeout:
                 why = "another process holds its lock"
             except OSError as error:
-                if error.errno not in DISK_ERRORS:
-                    raise
                 why = error.strerror or str(error)
             _log.warning("measurements are not kept: %s: %s", self._root, why)
-            self._root = None
+            self._writes = False
 
     def _text(self, head: Head) -> _Text:
         if head.stem not in self._texts:
@@ -523,7 +518,7 @@ class Begun:
     path: Path
     since: int
     resumed: bool
-    lock: FileLock
+    lock: TrueLock
 
     def end(self) -> None:
         """Everything is measured. The next build begins again."""
@@ -545,7 +540,7 @@ def begin(location: CacheLocation, key: str) -> Begun | None:
     if location.root is None or location.mode != "rw":
         return None
     path = location.root / _BEGUN / key
-    lock = FileLock(path.with_suffix(".lock"), mode=0o600)
+    lock = TrueLock(path.with_suffix(".lock"), mode=0o600)
     try:
         private_folder(path.parent)
         if not location.trusted:
@@ -559,9 +554,8 @@ def begin(location: CacheLocation, key: str) -> Begun | None:
     except Timeout:
         return None
     except (OSError, CacheError) as error:
-        lock.release()
-        if isinstance(error, OSError) and error.errno not in DISK_ERRORS:
-            raise
+        with contextlib.suppress(OSError):
+            lock.release()
         _log.warning("if this build is interrupted, the next one measures everything again: %s", error)
         return None
 

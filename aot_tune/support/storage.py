@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import secrets
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar
 
@@ -20,7 +19,6 @@ from aot_tune.support.errors import CacheError, OptionError, WorkerError, did_yo
 from aot_tune.support.processes import stat_of
 
 __all__ = [
-    "DISK_ERRORS",
     "CacheLocation",
     "CacheMode",
     "CorruptError",
@@ -29,6 +27,7 @@ __all__ = [
     "check_folder",
     "check_loadable",
     "check_trust",
+    "checked_folder",
     "discard",
     "new_temporary",
     "open_quietly",
@@ -53,16 +52,6 @@ TEMPORARIES = "tmp"
 
 _STALE_SECONDS = 24 * 3600.0
 T = TypeVar("T")
-
-
-DISK_ERRORS = frozenset(
-    {
-        *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO),
-        *(errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP),  # no locks
-        *(errno.ENOENT, errno.ESTALE, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY),  # changed by others
-    }
-)
-"""Errors of a disk that is full, read-only, without locks, or changed by others: go on without a cache."""
 
 
 class CorruptError(Exception):
@@ -183,6 +172,30 @@ def check_folder(path: Path, *, trusted: bool, writable: bool, make: bool = True
             f"no write access to the cache folder {str(path)!r}",
             fix="set AOT_TUNE_CACHE_DIR to a folder that you can write to, or AOT_TUNE_CACHE=ro or off",
         )
+
+
+def checked_folder(
+    path: Path, *, trusted: bool, writable: bool, required: bool, tell: Callable[[CacheError], object]
+) -> tuple[Path | None, bool]:
+    """A cache root that was checked, or None if nothing can be read from it; and whether it can be written to.
+
+    `tell` gets why it cannot be used as it was meant.
+
+    Raises:
+        CacheError: when it is `required` and cannot be used.
+    """
+    try:
+        check_folder(path, trusted=trusted, writable=writable)
+        return path, writable
+    except CacheError as error:
+        if required:
+            raise
+        tell(error)
+    try:
+        check_folder(path, trusted=trusted, writable=False)
+    except CacheError:
+        return None, False
+    return path, False
 
 
 def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:

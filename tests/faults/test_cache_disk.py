@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
-import time
 from pathlib import Path
 
 import pytest
 from processes import program, small_disk
+from project import Project
+from stand_ins import build
 
-from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
 from aot_tune.compile import ObjectCache, target_by_name, toolchain_for
-from aot_tune.compile.object_cache import prune
-from aot_tune.database import MeasurementStore
-from aot_tune.spec import problem
 from aot_tune.support.errors import CacheError
 
 TARGET = target_by_name("cpu-x86-64")
@@ -48,29 +44,91 @@ def test_a_compiler_without_disk_is_not_a_failed_candidate(tmp_path: Path, make_
     assert "cache disabled" in caplog.text
 
 
-def no_locks(*_arguments: object) -> None:
-    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+ODD = """
+import ctypes, errno, hashlib, logging, os, sys
+from pathlib import Path
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
+from aot_tune.compile import ObjectCache, target_by_name, toolchain_for
+from aot_tune.compile.object_cache import prune
+from aot_tune.database import MeasurementStore
+from aot_tune.database.measurement_store import begin, forget
+from aot_tune.pipeline.measuring.device_lock import device_lock
+from aot_tune.render import Candidate, Rendered
+from aot_tune.spec import problem
+from aot_tune.support.storage import CacheLocation
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+root, target, policy = Path(sys.argv[1]), target_by_name("cpu-x86-64"), Policy()
+device = Device(family="cpu", name="n", slug="s", identity={}, unit=f"odd{os.getpid()}")
+
+def rendered(n):
+    text = f'extern "C" int s{n}_launch() {{ return {n}; }}'
+    candidate = Candidate(operator="o", kernel="k", backend="cxx", target=target.name)
+    return Rendered(candidate=candidate, source=text, digest=f"{n:064}", symbol=f"s{n}", lines=[])
+
+def put(store, n):
+    ids = {"device": device.digest, "policy": policy.digest}
+    where = store.operator("gemm", "contract", device, policy)
+    where.put(Measurement(candidate="a", code=f"b{n}", problem=problem(M=1), status="ok", **ids))
+    return where
+
+for call in sys.argv[2:]:
+    here = root / call
+    os.environ["ODD_CALLS"] = ""
+    ObjectCache(here, toolchain_for("cxx")).get(rendered(1), target)
+    put(MeasurementStore(here), 1)
+    os.environ["ODD_CALLS"] = call
+    print("==", call, os.strerror(int(call.partition("=")[2])), flush=True)
+    location = CacheLocation(root=here, mode="rw")
+    if (begun := begin(location, "build")) is not None:
+        begun.end()
+        begun.leave()
+    forget(location, "build")
+    cache, store = ObjectCache(here, toolchain_for("cxx")), MeasurementStore(here)
+    made = [cache.get(rendered(n), target) for n in (2, 3, 1)]
+    assert all(m.status == "ok" and Path(m.path).is_file() for m in made), made
+    assert made[2].cached  # what it has is still read
+    put(store, 2)
+    assert put(store, 3).find("a", "b1", problem(M=1)) is not None
+    prune(here, every=0.0)
+    with device_lock(device, print, None):
+        print("measured; kept", sum(1 for _ in (here / "objects").glob("*/*")) - 1, flush=True)
+"""
 
 
-def test_a_disk_without_locks(tmp_path: Path, make_rendered, caplog, monkeypatch) -> None:
-    """It is told at once: filelock waits only for a lock that another process holds."""
-    cache, store = ObjectCache(tmp_path / "c", toolchain_for("cxx")), MeasurementStore(tmp_path / "c")
-    monkeypatch.setattr(fcntl, "flock", no_locks)
-    device, policy, begun = Device(family="cpu", name="n", slug="s", identity={}), Policy(), time.monotonic()
-    store.operator("gemm", "contract", device, policy).put(
-        Measurement(
-            candidate="a", code="b", problem=problem(M=1), device=device.digest, policy=policy.digest, status="ok"
-        )
+def test_row_92_odd_disks(tmp_path: Path, start_python) -> None:
+    """The first error is told with the folder, nothing more is written to it, and what it has is read."""
+    keeps = ("utime=1",)  # no need to tell of it
+    disables = (
+        *("fsync=22", "fsync=9", "fsync_folder=22", "fsync_folder=9", "flock=22", "flock=37", "chmod=1", "chmod=95"),
+        *("rename=18", "rename=16", "unlink=16", "mkdir=28", "write=28", "write=122", "write=5", "flock=38"),
     )
-    assert store.root is None
-    assert "measurements are not kept" in caplog.text
-    assert time.monotonic() - begun < 10
-    with caplog.at_level(logging.WARNING, "aot_tune"):
-        found = [cache.get(make_rendered(n), TARGET) for n in (1, 2)]
-        prune(tmp_path / "c", every=0.0)
-    assert all(o.status == "ok" and Path(o.path).is_file() for o in found)
-    assert caplog.text.count("cache disabled") == 1
-    assert "No locks available" in caplog.text
+    locks = Path(f"/tmp/aot_tune-{os.getuid()}")
+    shim = build(tmp_path, "odd_disk.so")
+    odd = {"LD_PRELOAD": str(shim), "ODD_DISK": f"{tmp_path / 'c'}:{locks}", "TMPDIR": str(tmp_path)}
+    told, _ = start_python(ODD, tmp_path / "c", *disables, *keeps, **odd).communicate()
+    parts = {part.split()[0]: part for part in told.split("== ")[1:]}
+    assert list(parts) == [*disables, *keeps], told
+    for call, part in parts.items():
+        assert "measured" in part, told
+        cache = f"{tmp_path / 'c' / call}: {part.splitlines()[0].partition(' ')[2]}"
+        assert part.count(f"cache disabled: {cache}") == (call in disables), part
+        assert part.count(f"measurements are not kept: {cache}") <= 1
+        kept = int(part.rpartition("kept ")[2])
+        assert kept == 2 * (call in keeps), part
+        if call.startswith("flock"):
+            assert f"NOTE {locks}/cpu-" in part
+            assert "cannot be locked" in part
+
+
+def test_row_92_a_build_whose_cache_is_on_an_odd_disk(tuned: Project, tmp_path: Path) -> None:
+    """It compiles what is new, once more beside the cache, and takes all else from there."""
+    tuned.change("(1, 4, 16, 64, 256)", "(1, 4, 16, 64, 256, 1024)")
+    tuned.configure()
+    odd = {"LD_PRELOAD": str(build(tmp_path, "odd_disk.so")), "ODD_DISK": tuned.env["AOT_TUNE_CACHE_DIR"]}
+    said = tuned.build(**odd, ODD_CALLS="chmod=1")
+    assert said.count(f"cache disabled: {tuned.folder / 'cache'}: Operation not permitted") == 1
+    assert "NOTE `aot-tune record` will not find this build" in said
+    assert tuned.compiler.candidates() == 2
 
 
 @pytest.mark.parametrize("place", ["locks", "objects", "tmp"])

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.search.budget import Budget
 from aot_tune.support.errors import BuildError, WorkerError
+from aot_tune.support.file_locks import Timeout, TrueLock
 
 __all__ = ["device_lock"]
 
@@ -30,25 +29,29 @@ def device_lock(
     """
     shared = Path("/tmp")  # noqa: S108 - builds that must not measure together may have different TMPDIR
     folder = (shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())) / f"aot_tune-{os.getuid()}"
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    if not folder.is_dir() or folder.is_symlink() or folder.lstat().st_uid != os.getuid():
-        raise BuildError(f"{folder} is not a folder of yours", why="builds lock the device there", fix="remove it")
     digest = hashlib.sha256(device.unit.encode()).hexdigest() if device.unit else device.digest
-    lock = FileLock(folder / f"{device.family}-{digest[:16]}.lock")
+    lock = TrueLock(folder / f"{device.family}-{digest[:16]}.lock")
     try:
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        if not folder.is_dir() or folder.is_symlink() or folder.lstat().st_uid != os.getuid():
+            raise BuildError(f"{folder} is not a folder of yours", why="builds lock the device there", fix="remove it")
         lock.acquire(timeout=0)
     except Timeout:
         if budget is None or budget.left > 0:
             log(f"waiting: another build measures on {device.name}")
         _wait(lock, device, budget, ended)
+    except OSError as error:
+        why = error.strerror or error
+        log(f"NOTE {lock.lock_file} cannot be locked ({why}): let no other build measure on {device.name} meanwhile")
     try:
         yield
     finally:
-        lock.release()
+        with contextlib.suppress(OSError):
+            lock.release()
 
 
-def _wait(lock: FileLock, device: Device, budget: Budget | None, ended: Callable[[], bool]) -> None:
+def _wait(lock: TrueLock, device: Device, budget: Budget | None, ended: Callable[[], bool]) -> None:
     limit = -1.0 if budget is None or budget.seconds is None else budget.left
     try:
         lock.acquire(timeout=limit, cancel_check=ended)

@@ -75,7 +75,8 @@ def _folders(session: Session) -> tuple[Path | None, Path | None]:
         return None, None
     name = "-".join([session.plan.name, *(f"without-{backend}" for backend in session.options.exclude_backends)])
     identity = "\0".join((session.plan.prefix, *session.plan.operators))
-    digests = [hashlib.sha256(text.encode()).hexdigest()[:12] for text in (identity, f"{identity}\0{_roots(session)}")]
+    texts = identity, f"{identity}\0{_roots(session)}"
+    digests = [hashlib.sha256(os.fsencode(text)).hexdigest()[:12] for text in texts]
     common, own = (root / "recorded" / f"{name}-{digest}" for digest in digests)
     return common, own
 
@@ -98,10 +99,7 @@ def _roots(session: Session) -> str:
 def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> None:
     """Keep what this build measured, or took from committed records, for `aot-tune record`.
 
-    The folder holds only this build's results: nothing of earlier builds stays.
-
-    Raises:
-        DatabaseError: when they cannot be written.
+    The folder holds only this build's results: nothing of earlier builds stays. A line says so if it cannot be written.
     """
     folder = _folder_to_write(session)
     if folder is None:
@@ -116,13 +114,11 @@ def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
             save_database(fresh, database)
         notes = [f"{name} on {e.target.name}: {e.note}" for name in evidence for e in evidence[name] if e.note]
         (fresh / _NOTES).write_text("".join(f"{note}\n" for note in notes), encoding="utf-8")
-        (fresh / _ROOTS).write_text(_roots(session), encoding="utf-8")
+        (fresh / _ROOTS).write_bytes(os.fsencode(_roots(session)))
         folder.parent.mkdir(mode=0o700, exist_ok=True)
         put_folder(fresh, folder, temporaries)
-    except OSError as error:
-        raise DatabaseError(
-            f"cannot write {folder}: {error.strerror}", fix="free disk space, or set AOT_TUNE_CACHE=off"
-        ) from error
+    except (OSError, DatabaseError) as error:
+        session.progress.line(f"NOTE `aot-tune record` will not find this build: {folder} cannot be written: {error}")
 
 
 def databases_of(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> Iterator[OperatorDatabase]:
@@ -219,7 +215,7 @@ def _surveyed(evidences: Sequence[Evidence], compiled: Mapping[str, Variant]) ->
 def _roots_of(folder: Path) -> list[str]:
     """Template folders of the build whose records a folder has; none if the folder does not tell."""
     try:
-        return (folder / _ROOTS).read_text("utf-8").splitlines()
+        return os.fsdecode((folder / _ROOTS).read_bytes()).splitlines()
     except OSError:
         return []
 
@@ -265,7 +261,7 @@ def export_records(library: str, directory: Path) -> WrittenRecords:
     notes = folder / _NOTES
     return WrittenRecords(
         files=write_records(directory, fresh, _operators(folder, {d.operator for d in fresh})),
-        notes=tuple(notes.read_text("utf-8").splitlines()) if notes.is_file() else (),
+        notes=tuple(notes.read_text("utf-8", "replace").splitlines()) if notes.is_file() else (),
         time=folder.stat().st_mtime,
     )
 
