@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -14,7 +15,14 @@ import msgspec
 from aot_tune.compile.device_targets import CPU_TARGETS, OTHER_CPUS, cpu_flags, cpu_level
 from aot_tune.compile.diagnostics import SOURCE_NAME, first_error, is_lasting
 from aot_tune.compile.headers import opened_files, search_folders, sought
-from aot_tune.compile.object_files import binutils, failure_of, localize, object_bytes, public_functions
+from aot_tune.compile.object_files import (
+    binutils,
+    failure_of,
+    instructions_above,
+    localize,
+    object_bytes,
+    public_functions,
+)
 from aot_tune.compile.programs import (
     CXX_ADDRESS_SPACE,
     LINK_FLAGS,
@@ -61,6 +69,8 @@ FLAGS = (
 _LISTING = 4 << 20
 """The most bytes of a list of included files that is kept. In large libraries there are thousands of files."""
 
+_OWN_TARGET = re.compile(r"\b(?:target(?:_clones)?|__target__)\s*\(|\b(?:asm|__asm|__asm__)\b|\bclang attribute\b")
+"""How a source asks for other instructions than those of its target."""
 _PROBES = {
     "cpu-x86-64-v4-bf16": "vdpbf16ps %zmm0, %zmm1, %zmm2",
     "cpu-x86-64-v4-amx": "tdpbf16ps %tmm0, %tmm1, %tmm2",
@@ -163,6 +173,9 @@ class CxxToolchain(Toolchain):
         problem = self._localized(out) if options and not watched else ""
         if problem:
             return Object(status="compile-failed", log=problem, seconds=done.seconds, lasting=False)
+        if above := self._instructions_above(out, target, source, options):
+            log = f"error: `{above}` is above {target.name}: kernels for CPUs that have it are for other targets"
+            return Object(status="compile-failed", log=log, seconds=done.seconds, lasting=True)
         return Object(
             status="ok",
             log=done.output,
@@ -192,6 +205,13 @@ class CxxToolchain(Toolchain):
         argv = [*self.command(), "-fopenmp", *LINK_FLAGS, "-o", str(out), *(str(p) for p in objects)]
         argv += link_words(libraries)
         link(argv, out, self._child(out.parent))
+
+    def _instructions_above(self, out: Path, target: Target, source: str, options: CompileOptions) -> str:
+        """What `instructions_above` finds. Without one of these words there is none."""
+        if target.machine != "x86_64" or not (options or _OWN_TARGET.search(source)):
+            return ""
+        objdump = program_of(self.host(), "objdump")
+        return instructions_above(out, target, objdump, self._child(out.parent)) if objdump else ""
 
     def _localized(self, out: Path) -> str:
         """Make all but a candidate's functions local in an object. Returns what a program said that failed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import hashlib
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+from elftools.common.exceptions import ELFError
 
 from aot_tune.compile.cache_entry import (
     OBJECT,
@@ -26,6 +28,7 @@ from aot_tune.compile.cache_entry import (
     write_entry,
 )
 from aot_tune.compile.diagnostics import first_error
+from aot_tune.compile.object_files import why_unlinkable
 from aot_tune.compile.programs import option_key
 from aot_tune.compile.toolchain import CompilersElsewhere, Object, Toolchain
 from aot_tune.render import Rendered
@@ -323,6 +326,8 @@ class ObjectCache:
         outcome = self._run_compiler(path, rendered, target)
         if _changed_since(began, map(self.toolchain.locate, outcome.includes)):  # nobody knows which one was read
             outcome = self._run_compiler(path, rendered, target)
+        if outcome.status == "ok" and (unlinkable := _unlinkable(path, rendered, target)):
+            outcome = msgspec.structs.replace(outcome, status="compile-failed", log=unlinkable, lasting=True)
         good = outcome.status == "ok"
         with self._count:
             self.counters.compiled += 1
@@ -402,6 +407,14 @@ def prune(root: Path, limit: int = LIMIT_BYTES, *, every: float = _EVERY_SECONDS
             return _remove_entries(root, limit)
     except (Timeout, OSError):
         return 0  # the cache works without pruning, and the next build tries again
+
+
+def _unlinkable(path: Path, rendered: Rendered, target: Target) -> str:
+    """What a compiler would say of an object that cannot be in a library, or empty."""
+    with contextlib.suppress(ELFError):
+        if (why := why_unlinkable(path.read_bytes(), rendered.symbol, target.name)) is not None:
+            return f"error: its object {why[0]}: {why[1]}"
+    return ""
 
 
 def _remove_entries(root: Path, limit: int) -> int:

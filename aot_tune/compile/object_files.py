@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from io import BytesIO
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
@@ -15,6 +17,8 @@ from elftools.elf.sections import SymbolTableSection
 from aot_tune.compile.diagnostics import is_lasting
 from aot_tune.compile.programs import BUSY_SHARE, QUERY_SECONDS, Compiler, program_of
 from aot_tune.compile.toolchain import CompileStatus, Object
+from aot_tune.spec import Target
+from aot_tune.spec.targets import TILES_LEVEL
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.run_program import Finished, run
 
@@ -24,10 +28,13 @@ __all__ = [
     "binutils",
     "device_digest",
     "failure_of",
+    "instructions_above",
     "is_object",
     "localize",
     "object_bytes",
     "public_functions",
+    "symbols_of",
+    "why_unlinkable",
 ]
 
 _DEVICE_CODE = ".nv_fatbin"
@@ -37,6 +44,18 @@ KERNEL_IMAGE = ".rodata.aot_tune_kernel_image"
 FUNCTIONS = ("_launch", "_workspace", "_preload", "_note")
 """The endings of a candidate's function names. Everything else becomes local."""
 
+_AT_LOAD = (".init_array", ".ctors", ".preinit_array", ".fini_array", ".dtors")
+"""Beginnings of the names of sections that list functions which run when a library is loaded or unloaded."""
+_IOSTREAM = "_ZNSt8ios_base4InitC1Ev"  # std::ios_base::Init::Init()
+_ABOVE = {
+    2: r"(?:popcnt|crc32|pshufb|pmulld|ptest|palignr|round[ps]|blend|dpp|pmov[sz]x|pextr[bdq]|pinsr[bdq]|phadd)",
+    3: r"(?:v\w+ .*%[xy]mm|andn|bextr|bls|bzhi|mulx|pdep|pext |rorx|sarx|shlx|shrx|lzcnt|movbe)",
+    4: r"\w+ .*(?:%zmm|%k[0-7]|%[xy]mm(?:1[6-9]|[23]\d))",
+    5: r"(?:vdpbf16ps|vcvtne2?ps2bf16)",
+    TILES_LEVEL: r"\w+ .*%tmm",
+}
+"""For each level of x86-64, what instructions begin with that came with it, as objdump writes them."""
+_DISASSEMBLY = 64 << 20
 _EXECUTABLE = 0x4
 _NO_OBJECT = "error: the compiler ended without an error, but made no whole object"
 """The log if a compiler, or a launcher before it, hides its failure."""
@@ -99,14 +118,76 @@ def device_digest(data: bytes) -> str:
 def public_functions(path: Path) -> list[str]:
     """Global functions of an object whose names have these endings, sorted."""
     with path.open("rb") as file:
-        table = ELFFile(file).get_section_by_name(".symtab")
-        symbols = table.iter_symbols() if isinstance(table, SymbolTableSection) else ()
+        symbols = _symbols(ELFFile(file))
         names = [
             s.name
             for s in symbols
             if s["st_info"]["bind"] == "STB_GLOBAL" and s["st_shndx"] != "SHN_UNDEF" and s.name.endswith(FUNCTIONS)
         ]
     return sorted(names)
+
+
+def _symbols(elf: ELFFile) -> Iterable[Any]:
+    table = elf.get_section_by_name(".symtab")
+    return table.iter_symbols() if isinstance(table, SymbolTableSection) else ()
+
+
+class Symbols(NamedTuple):
+    """Global or weak symbols of an object: those that it defines, and those that it only uses."""
+
+    defined: frozenset[str]
+    used: frozenset[str]
+
+
+def symbols_of(data: bytes) -> Symbols:
+    """The symbols by which an object is linked.
+
+    Raises:
+        ELFError: when it is no ELF file.
+    """
+    names: dict[bool, set[str]] = {True: set(), False: set()}
+    for symbol in _symbols(ELFFile(BytesIO(data))):
+        if symbol["st_info"]["bind"] != "STB_LOCAL":
+            names[symbol["st_shndx"] != "SHN_UNDEF"].add(symbol.name)
+    return Symbols(defined=frozenset(names[True]), used=frozenset(names[False]))
+
+
+def why_unlinkable(data: bytes, symbol: str, target: str) -> tuple[str, str] | None:
+    """What an object has that must not be in a library, and what to do, or None.
+
+    Objects of several targets are in one library. So nothing of one object may be used, or run, in place of another's.
+    A CUDA object has host code for the baseline. It may have an initialiser by which nvcc registers its kernels. It may
+    also have that of <iostream>, which CUTLASS includes: before GCC 13, every file that includes <iostream> has one.
+
+    Raises:
+        ELFError: when it is no ELF file.
+    """
+    symbols, elf = symbols_of(data), ELFFile(BytesIO(data))
+    if foreign := sorted(symbols.defined - {symbol + ending for ending in FUNCTIONS}):
+        return (
+            f"defines the global symbol {foreign[0]!r}",
+            "put the template's helpers into an unnamed namespace, or make them static",
+        )
+    sizes = {s.name: s["sh_size"] for s in elf.iter_sections() if s["sh_size"] > 0}
+    run = sum(size for name, size in sizes.items() if name.startswith(_AT_LOAD)) // (elf.elfclass // 8)
+    run += sum(name in (".init", ".fini") for name in sizes)
+    run += sum(s["st_info"]["type"] == "STT_LOOS" for s in _symbols(elf))  # its address is what a function returns
+    allowed = 1 + (_IOSTREAM in symbols.used) if target.startswith("cuda-") else 0
+    if run > allowed:
+        return (
+            "has code that runs when the library is loaded",
+            "initialise the template's globals with constants, and clone no functions",
+        )
+    return None
+
+
+def instructions_above(made: Path, target: Target, objdump: str, environ: Mapping[str, str]) -> str:
+    """An instruction of an object that CPUs of a target of x86-64 may lack, or empty."""
+    argv = [objdump, "-d", "--no-show-raw-insn", made.name]
+    done = run(argv, folder=made.parent, environ=environ, timeout=QUERY_SECONDS, keep=_DISASSEMBLY)
+    above = "|".join(words for level, words in _ABOVE.items() if target.level < level)
+    found = re.search(rf"^ +[0-9a-f]+:\t((?:{above}).*)", done.output, re.MULTILINE) if above else None
+    return " ".join(found[1].split()) if found else ""
 
 
 def localize(

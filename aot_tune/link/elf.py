@@ -13,7 +13,7 @@ from elftools.elf.elffile import ELFFile
 
 from aot_tune.support.errors import ManifestError
 
-__all__ = ["Member", "SharedLibrary", "Symbols", "initialiser_count", "read_archive", "symbols_of", "write_archive"]
+__all__ = ["Member", "SharedLibrary", "read_archive", "write_archive"]
 
 # How many bytes before and after a relocation's place linking may change, if not (0, 4). By machine and type.
 _PATCHED: dict[str, dict[int, tuple[int, int]]] = {
@@ -135,33 +135,6 @@ class SharedLibrary:
             ]
             self._found[same] = any(_search(piece, body) for body in bodies)
         return self._found[same]
-
-
-@dataclass(frozen=True)
-class Symbols:
-    """Global or weak symbols of an object: those that it defines, and those that it only uses."""
-
-    defined: frozenset[str]
-    used: frozenset[str]
-
-
-def symbols_of(member: bytes) -> Symbols:
-    """The symbols by which an object is linked."""
-    table: Any = ELFFile(BytesIO(member)).get_section_by_name(".symtab")
-    names: dict[bool, set[str]] = {True: set(), False: set()}
-    for symbol in table.iter_symbols() if table is not None else ():
-        if symbol["st_info"]["bind"] != "STB_LOCAL":
-            names[symbol["st_shndx"] != "SHN_UNDEF"].add(symbol.name)
-    return Symbols(defined=frozenset(names[True]), used=frozenset(names[False]))
-
-
-def initialiser_count(member: bytes) -> int:
-    """How many functions of an object run when a library is loaded."""
-    elf: Any = ELFFile(BytesIO(member))
-    starts = (".init_array", ".ctors", ".preinit_array")
-    sizes = {s.name: s["sh_size"] for s in elf.iter_sections() if s["sh_size"] > 0}
-    listed = sum(size for name, size in sizes.items() if name.startswith(starts))
-    return int(listed // (elf.elfclass // 8)) + sum(name in (".init", ".fini") for name in sizes)
 
 
 def _pieces(member: bytes) -> list[_Piece]:

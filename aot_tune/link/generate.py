@@ -15,8 +15,9 @@ import msgspec
 from elftools.common.exceptions import ELFError
 
 from aot_tune.compile import Variant
+from aot_tune.compile.object_files import symbols_of, why_unlinkable
 from aot_tune.link.dispatch import render_dispatch
-from aot_tune.link.elf import Member, initialiser_count, symbols_of, write_archive
+from aot_tune.link.elf import Member, write_archive
 from aot_tune.link.interfaces import render_header, render_module, render_stub, render_tables, render_xla_handlers
 from aot_tune.link.library_records import (
     SHARED_FUNCTIONS,
@@ -219,7 +220,6 @@ def _of_dtypes(facts: frozenset[str]) -> bool:
     return all(fact.startswith("dtype.") for fact in facts)
 
 
-_IOSTREAM = "_ZNSt8ios_base4InitC1Ev"  # std::ios_base::Init::Init()
 _LAUNCHER, _LOAD = "_ZN8launcher", "4loadERNS_6KernelE"  # launcher::<family>::load(launcher::Kernel&, int), of Triton's
 
 
@@ -323,39 +323,21 @@ def _objects(spec: LibrarySpec) -> dict[str, Member]:
 
 
 def _checked_object(where: str, variant: Variant, data: bytes) -> Member:
-    """A variant's object. It must define the variant's functions, and its note if it has one.
-
-    Objects of several targets are in one library. So nothing of one object may be used, or run, in place of another's.
-    A CUDA object has host code for the baseline. It may have an initialiser by which nvcc registers its kernels. It may
-    also have that of <iostream>, which CUTLASS includes: before GCC 13, every file that includes <iostream> has one.
-    """
+    """A variant's object. It must define the variant's functions, and its note if it has one, and nothing else."""
     try:
-        symbols = symbols_of(data)
-        allowed = family_facts(variant.candidate.target).initialisers
-        allowed += allowed and int(_IOSTREAM in symbols.used)
-        initialisers = initialiser_count(data)
+        symbols, unlinkable = symbols_of(data), why_unlinkable(data, variant.symbol, variant.candidate.target)
     except ELFError as error:
         raise ManifestError(f"{where}: its object is no ELF file: {error}") from error
     wanted = _functions_of(variant, notes=_note(variant.symbol) in symbols.defined)
-    foreign, missing = sorted(symbols.defined - set(wanted)), sorted(set(wanted) - symbols.defined)
-    if missing:
+    if missing := sorted(set(wanted) - symbols.defined):
         raise ManifestError(
             f"{where}: its object does not define the function {missing[0]!r}",
             why="the library calls it",
             fix="write kernel_signature('launch'), 'workspace' and for GPUs 'preload' in the template",
         )
-    if foreign:
-        raise ManifestError(
-            f"{where}: its object defines the global symbol {foreign[0]!r}",
-            why="another target's variant could then call it, and a device may lack its instructions",
-            fix="put the template's helpers into an unnamed namespace, or make them static",
-        )
-    if initialisers > allowed:
-        raise ManifestError(
-            f"{where}: its object has code that runs when the library is loaded",
-            why="the code is compiled for one target, and the device may be another",
-            fix="initialise the template's globals with constants",
-        )
+    if unlinkable is not None:
+        what, fix = unlinkable
+        raise ManifestError(f"{where}: its object {what}", why="the library has others beside it", fix=fix)
     return Member(f"{variant.symbol}.o", data, wanted, frozenset(symbols.used))
 
 

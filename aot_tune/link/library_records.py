@@ -36,7 +36,6 @@ class FamilyFacts:
     Args:
         on_host: a call runs on the CPU, and enters no device.
         preloads: its variants have the function `<symbol>_preload`.
-        initialisers: functions by which an object may register its kernels when the library is loaded.
         late: prefixes of the names of libraries that are linked statically, or found at a call.
         device: DLPack's name of the type of its devices.
         platform: XLA's name of them. Empty if XLA has none, so that a library has no handler for them.
@@ -44,7 +43,6 @@ class FamilyFacts:
 
     on_host: bool = False
     preloads: bool = False
-    initialisers: int = 0
     late: tuple[str, ...] = ()
     device: str = ""
     platform: str = ""
@@ -54,7 +52,6 @@ FAMILIES = {
     "cpu": FamilyFacts(on_host=True, device="kDLCPU", platform="cpu"),
     "cuda": FamilyFacts(
         preloads=True,
-        initialisers=1,
         late=("libcuda.", "libcudart.", "libcublas", "libcudnn", "libnvrtc", "libnvJitLink", "libnvidia-"),
         device="kDLCUDA",
         platform="CUDA",

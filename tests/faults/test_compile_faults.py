@@ -50,6 +50,37 @@ def test_a_bad_candidate_costs_only_itself(tmp_path: Path, make_rendered) -> Non
     assert failed.error == "test/kernel.cpp.j2:102: error: 'missing' was not declared in this scope"
 
 
+LAUNCH = 'extern "C" __attribute__((visibility("default"))) int SYMBOL_launch(float* x) {{ {} return 0; }}\n'
+BESIDE_OTHERS = (
+    ("float helper(float x) { return x; }", "", "defines the global symbol '_Z6helperf': put the template's helpers"),
+    ("template <class T> T f(T x) { return x; }\ntemplate int f(int);", "", "defines the global symbol '_Z1fIiET_S0_'"),
+    ("static int f() { volatile int v = 3; return v; }\nstatic int g = f();", "x[0] = g;", "has code that runs when"),
+    (
+        "__attribute__((destructor)) static void f() { volatile int v = 3; }",
+        "",
+        "has code that runs when the library is",
+    ),
+    ("", 'asm volatile("vpxord %zmm0, %zmm0, %zmm0");', "`vpxord %zmm0,%zmm0,%zmm0` is above cpu-x86-64: kernels for"),
+    (
+        '__attribute__((target("avx2"))) static void f(float* x) { for (int k = 0; k < 8; ++k) x[k] += 1; }',
+        "f(x);",
+        "` is above cpu-x86-64",
+    ),
+    ("", 'int v = 1; asm volatile("popcnt %0, %0" : "+r"(v));', "`popcnt %eax,%eax` is above cpu-x86-64"),
+    ('// asm, target("avx2"): y', 'asm volatile("" ::: "memory"); x[0] = __builtin_ctz((int)x[1]);', ""),
+)
+
+
+def test_row_85_what_no_library_may_have_costs_its_candidate_when_it_is_compiled(tmp_path: Path, make_rendered) -> None:
+    """Names and code of one candidate in place of another's, and instructions that a CPU of its target may lack."""
+    made = [make_rendered(n, f"{head}\n{LAUNCH.format(body)}") for n, (head, body, _) in enumerate(BESIDE_OTHERS)]
+    objects = compile_all(ObjectCache(tmp_path / "c", toolchain_for("cxx")), made, 2)
+    for one, (_, _, told) in zip(made, BESIDE_OTHERS, strict=True):
+        found = objects[one.candidate.id]
+        assert (found.status, found.lasting) == ("compile-failed" if told else "ok", True), found.error
+        assert told in found.error
+
+
 def test_a_flood_of_warnings_is_cut_and_the_error_found(tmp_path: Path, make_rendered) -> None:
     source = "".join(f"#warning number {n} {'x' * 80}\n" for n in range(3000)) + "int f() { return missing; }\n"
     found = ObjectCache(tmp_path / "c", toolchain_for("cxx")).get(make_rendered(1, source), TARGET)

@@ -16,8 +16,8 @@ from bundled import OPERATORS
 from stand_ins import build, with_cublaslt
 from vendor_calls import Call, OnHost, render
 
+from aot_tune.compile.object_files import symbols_of, why_unlinkable
 from aot_tune.compile.toolchain import toolchain_for
-from aot_tune.link.elf import initialiser_count, symbols_of
 from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec import problem
 from aot_tune.spec.load_operators import bundled_templates, without_backends
@@ -300,7 +300,7 @@ def test_objects_define_only_their_functions_and_run_nothing_when_loaded(built: 
     data = host.program.with_suffix(".o").read_bytes()
     names = {f"{host.rendered.symbol}_{f}" for f in ("workspace", "launch", "preload", "note")}
     assert symbols_of(data).defined == names
-    assert initialiser_count(data) == 0
+    assert why_unlinkable(data, host.rendered.symbol, "hip-any") is None
 
 
 def test_the_kernel_compiles_for_every_cuda_target_without_a_cuda_compiler() -> None:
