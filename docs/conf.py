@@ -26,9 +26,22 @@ html_theme_options = {"top_of_page_buttons": []}
 html_show_sphinx = False
 
 
+def _first_page() -> str:
+    """The README as from this folder, and the sections of the list of all pages as the site's contents."""
+    readme = re.sub(r"\]\((?!docs/|https?:)", "](../", (_ROOT / "README.md").read_text()).replace("](docs/", "](")
+    contents = ["All pages\n:maxdepth: 1\n\nREADME"]
+    for section in re.split(r"^## ", (_ROOT / "docs" / "README.md").read_text(), flags=re.MULTILINE)[1:]:
+        title, _, text = section.partition("\n")
+        pages = re.findall(r"\]\(((?!\.\./|reference/)\S+)\.md\)", text)
+        contents.append("\n".join((title, ":maxdepth: 1", ":glob:", "", *(pages or ["reference/*"]))))
+    return readme + "".join(f"\n```{{toctree}}\n:hidden:\n:caption: {each}\n```\n" for each in contents)
+
+
 def _within_the_site(_: Any, docname: str, source: list[str]) -> None:
     """Links to files outside of the site become plain text: in the repository they lead to the files."""
     folder = (_ROOT / "docs" / docname).parent
+    if docname == "index":
+        source[0] = _first_page()
 
     def link(match: re.Match[str]) -> str:
         path = match[2].partition("#")[0]
