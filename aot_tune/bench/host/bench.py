@@ -29,8 +29,6 @@ __all__ = ["Bench"]
 
 _MOST_LOADED = 256
 """The most objects that stay loaded in a worker of a GPU. On a CPU none stays."""
-_LARGE = 16 << 20
-"""Bytes of a problem's tensors from which on its runs on a CPU are not repeated, nor placed at the end of memory."""
 _JUST_NOW = 0.25
 """Seconds. While the state after one candidate's samples is no older, it is also the state before the next one's."""
 _NEAR, _ON_HOST = (1.1,), (8.0, 2.5)
@@ -215,7 +213,7 @@ class Bench(BenchContext):
                 self.findings.strike(run.digest, death)
             raise
         if is_fault(reply) and not run.sure:
-            worker.kill()
+            self.pool.dismiss(worker)
             raise DiedError(*failure_of(reply))
         return reply
 
@@ -286,7 +284,7 @@ class Bench(BenchContext):
             seconds = min(seconds, limits.verify_least + limits.per_best * best_ns / 1e9)
         with run.phases("verify"):
             renewed = best_ns is None or best_ns < self.policy.long_ns / 4
-            quick = odd is not None and self._is_large(run.prepared)
+            quick = odd is not None and self.is_large(run.prepared)
             verify = messages.Verify(handle=run.digest, keys=(key,), quick=quick, renewed=renewed)
             reply = self._ask(run, worker, verify, seconds)
         if not isinstance(reply, messages.Checked):
@@ -316,11 +314,6 @@ class Bench(BenchContext):
         if not isinstance(timing, messages.Timed):
             return run.ended(*failure_of(timing), **facts)
         return run.timed(timing, facts)
-
-    def _is_large(self, prepared: Prepared) -> bool:
-        """Whether preparing the calls of a CPU's problem takes far longer than the calls. The odd ones are repeated."""
-        tensors = self.operators[prepared.operator].tensor_bytes(prepared.problem)
-        return self.family.on_host and tensors > _LARGE
 
     def _failed(self, run: Run, worker: Worker, odd: Odd) -> Measurement | None:
         """The measurement of an object that is wrong on its odd problems, or None if it is right."""
@@ -357,7 +350,7 @@ class Bench(BenchContext):
             except DiedError as death:
                 if run.sure:
                     return run.ended(death.status, death.reason)
-                worker.kill()
+                self.pool.dismiss(worker)
 
     def _verify_in(self, run: Run, worker: Worker, load: messages.Load, problems: Sequence[Prepared]) -> Measurement:
         limits = self.policy.deadlines

@@ -22,6 +22,9 @@ __all__ = ["BenchContext", "Run", "told_apart"]
 _CLOCK = 0.01
 """An empty call is taken off the times of a host's clock. So times are only exact to this share of it."""
 
+_LARGE = 16 << 20
+"""Bytes of a problem's tensors from which on its runs on a CPU are not repeated, nor placed at the end of memory."""
+
 
 class _Phases(dict[str, float]):
     """Seconds by phase."""
@@ -132,6 +135,11 @@ class BenchContext:
         operator = self.operators[prepared.operator]
         return floor_of(self.device, operator, prepared.problem)
 
+    def is_large(self, prepared: Prepared) -> bool:
+        """Whether preparing the calls of a CPU's problem takes far longer than the calls. The odd ones are repeated."""
+        tensors = self.operators[prepared.operator].tensor_bytes(prepared.problem)
+        return self.family.on_host and tensors > _LARGE
+
     def conditions(self, age: float = 0.0) -> DeviceState | None:
         """What the device is like now, or was at most `age` seconds ago. Asking takes milliseconds."""
         if time.monotonic() - self._conditions[0] > age:
@@ -169,7 +177,7 @@ class BenchContext:
         limit = self.policy.deadlines.prepare
         reply = self.remarks.prepare(prepared, lambda r: self.pool.request(worker, r, limit))
         if isinstance(reply, messages.Failure):  # a candidate is at fault only if an earlier one leaked
-            worker.kill()
+            self.pool.dismiss(worker)
             raise DiedError(reply.status, reply.reason)
 
     def cannot_hold(self, prepared: Prepared, death: DiedError) -> AotTuneError:

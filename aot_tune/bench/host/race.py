@@ -89,6 +89,7 @@ class Race:
         self._baselines = [_Runner(f"{BASELINE}{b.name}", "", f"baseline-{b.name}", None) for b in baselines]
         self._loaded_in: Worker | None = None
         self._loaded: set[str] = set()
+        self._verified: set[str] = set()
         self._recoveries = context.policy.on_gpu.waits
         self._states: list[DeviceState] = []
         self._clocks: list[float] = []
@@ -120,7 +121,7 @@ class Race:
         if worker is not self._loaded_in:
             self._context.introduce(worker, self._prepared)
             self._context.make_buffers(worker, self._prepared)
-            self._loaded_in, self._loaded = worker, set()
+            self._loaded_in, self._loaded, self._verified = worker, set(), set()
         if runner.status == "ok" and runner.handle not in self._loaded:
             self._load(worker, runner)
             self._loaded.add(runner.handle)
@@ -161,22 +162,35 @@ class Race:
             if runner.status != "ok":
                 break
             try:
-                for _ in range(asks):
-                    reply = self._pool.request(worker, request, seconds)
-                    if messages.is_fault(reply):
-                        break
+                reply = self._answer(runner, worker, [request] * asks, seconds)
             except DiedError as death:
                 self._blame(runner, worker, death)
                 continue
             if messages.is_fault(reply) and worker.hosted - {runner.digest} and runner.spared < _SPARED:
                 runner.spared, asks, self._loaded_in = runner.spared + 1, len(runner.samples) + 1, None
-                worker.kill()
+                self._pool.dismiss(worker)
                 continue
-            if isinstance(reply, messages.Failure):
-                runner.out(reply.status, reply.reason)
-                break
-            return reply
+            if not isinstance(reply, messages.Failure | messages.Checked) or reply.status == "ok":
+                return reply
+            before = " before the race" if isinstance(reply, messages.Checked) else ""
+            runner.out(reply.status, f"{reply.reason}{before}")
         return None
+
+    def _answer(
+        self, runner: _Runner, worker: Worker, requests: list[messages.Request], seconds: float
+    ) -> messages.Reply:
+        """A worker's last answer to requests, or the first that says that the runner is wrong.
+
+        In each worker it is verified first. What timed calls leave is compared with that.
+        """
+        if runner.variant and runner.handle not in self._verified and not isinstance(requests[0], messages.Verify):
+            requests.insert(0, self._verification(runner))
+        self._verified.add(runner.handle)
+        for request in requests:
+            reply = self._pool.request(worker, request, seconds)
+            if messages.is_fault(reply):
+                break
+        return reply
 
     def _blame(self, runner: _Runner, worker: Worker, death: DiedError) -> None:
         """Put out a runner whose worker died. If something else may have killed it, try the others instead.
@@ -215,7 +229,7 @@ class Race:
                     self._pool.request(worker, request, self._policy.deadlines.verify)
                     time.sleep(_LINGER)
                     self._pool.request(worker, messages.Ping(), self._policy.deadlines.load)
-                    worker.kill()
+                    self._pool.dismiss(worker)
                 except DiedError as death:
                     self._strike(runner, death)
         self._loaded_in = None
@@ -234,15 +248,16 @@ class Race:
         if struck is not None:
             runner.out(struck.status, struck.reason)
             return
-        request = messages.Verify(handle=runner.handle, keys=(self._prepared.key,), quick=True)
-        reply = self._ask(runner, request, self._policy.deadlines.verify)
+        reply = self._ask(runner, self._verification(runner), self._policy.deadlines.verify)
         if not isinstance(reply, messages.Checked):
             return
-        if reply.status != "ok":
-            runner.out(reply.status, f"{reply.reason} before the race")
         runner.error = reply.error
         if reply.runs:
             runner.calls = group_size(reply.runs[-1], self._policy.sample_ns)
+
+    def _verification(self, runner: _Runner) -> messages.Verify:
+        renewed = not self._context.is_large(self._prepared)
+        return messages.Verify(handle=runner.handle, keys=(self._prepared.key,), quick=True, renewed=renewed)
 
     def _prepare_baseline(self, runner: _Runner) -> None:
         try:

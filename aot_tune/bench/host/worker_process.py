@@ -642,8 +642,13 @@ class Pool:
         """Free what the host's workers keep of earlier problems: new ones take the place of those that hold any."""
         for worker in self.workers() if self._on_host else ():
             if worker.known:
-                worker.kill()
-                self._clear(worker)
+                self.dismiss(worker)
+
+    def dismiss(self, worker: Worker) -> None:
+        """End a worker that is not to be used again, and what it left behind."""
+        worker.kill()
+        self.sweep()
+        self._clear(worker)
 
     def settle(self) -> None:
         """Before times are taken on the host's cores: wait for a warm spare, and until no other worker runs."""

@@ -20,6 +20,7 @@ __all__ = [
     "agree",
     "compare",
     "compare_stored",
+    "is_off",
 ]
 
 FAR_OFF = 1e30
@@ -140,10 +141,20 @@ def agree(name: str, got: Any, want: Any, epsilon: float | None) -> str:
         return "" if bool((got == want).all()) else f"{name!r} is not what another candidate computes"
     if not math.prod(got.shape):
         return ""
-    off, limit = float(abs(got - want).max()), max(16 * epsilon, 2.0**-8) * float(abs(want).max())
+    off, limit = float(abs(got - want).max()), _rounding(want, epsilon)
     if off <= limit:  # a comparison with NaN is false
         return ""
     return f"{name!r} is off by {off:.3g} from what another candidate computes; {limit:.3g} is allowed"
+
+
+def is_off(got: Any, want: Any, epsilon: float) -> bool:
+    """Whether numbers differ by more than `agree` accepts."""
+    return bool(math.prod(got.shape)) and bool((abs(got - want) > _rounding(want, epsilon)).any())
+
+
+def _rounding(want: Any, epsilon: float) -> float:
+    """The differences that rounding may explain."""
+    return max(16 * epsilon, 2.0**-8) * float(abs(want).max())
 
 
 class SurveyedOutput(NamedTuple):

@@ -11,11 +11,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, Literal, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,6 +38,7 @@ __all__ = [
     "FaultError",
     "Piece",
     "Placement",
+    "Places",
     "Timer",
     "Turns",
     "Undo",
@@ -57,6 +59,10 @@ Call = Callable[[], int | None]
 
 Undo = Callable[[], None]
 """Writes bytes again, such as those that a call has changed."""
+
+
+Places = Mapping[str, Sequence[tuple[slice, slice]]]
+"""Pairs of different elements of inputs, by name: where the bytes of each are. No element is in two pairs."""
 
 
 class FaultError(Exception):
@@ -426,15 +432,29 @@ class CallSet:
             else:
                 engine.writing([(self.storages[tensor.name], pristine[tensor.name])])()
         self._gaps = {t.name: self._gap(t) for t in self.outputs() if t in own or t.name in aliases}
-        self.arguments = Arguments(
-            operator,
-            {t.name: pieces[t.name].address + self.layouts[t.name].first() * t.dtype.itemsize for t in present},
+        self.arguments = self._arguments(check)
+
+    def _arguments(self, check: Check) -> Arguments:
+        return Arguments(
+            self.operator,
+            {
+                n: self.pieces[n].address + p.first() * self.operator.tensor(n).dtype.itemsize
+                for n, p in self.layouts.items()
+            },
             {n: p.shape for n, p in self.layouts.items()},
             {n: p.strides for n, p in self.layouts.items()},
-            scalar_values(operator, check),
-            attribute_indices(operator, check),
-            engine.dlpack,
+            scalar_values(self.operator, check),
+            attribute_indices(self.operator, check),
+            self._engine.dlpack,
         )
+
+    @cached_property
+    def other_arguments(self) -> Arguments:
+        """The arguments with another value of each scalar that has one."""
+        others = {s.name: s.another for s in self.operator.scalars if s.another is not None}
+        if not others.keys() - self._check.scalars.keys():
+            return self.arguments
+        return self._arguments(msgspec.structs.replace(self._check, scalars={**others, **self._check.scalars}))
 
     def _want(self, tensor: Tensor, natural: bool) -> Want:
         strided, width = self.layouts[tensor.name], tensor.dtype.itemsize
@@ -469,9 +489,10 @@ class CallSet:
         """Storages of what must not be in the caches when a call begins. With `whole`, everything must not."""
         return [self.storages[t.name] for t in (*self.inputs(), *self.made()) if whole or t.cold]
 
-    def array(self, tensor: Tensor) -> Any:
-        """A tensor of the call, see `Engine.array`."""
-        return self._engine.array(tensor, self.layouts[tensor.name], self.storages[tensor.name])
+    def array(self, tensor: Tensor, bits: Mapping[str, Any] = MappingProxyType({})) -> Any:
+        """A tensor of the call, or of earlier `bits` of it, see `Engine.array`."""
+        storage = bits.get(tensor.name, self.storages[tensor.name])
+        return self._engine.array(tensor, self.layouts[tensor.name], storage)
 
     def poison(self, turn: int = 0, *, renewed: bool = False) -> None:
         """Fill all outputs with NaN, or in other turns with other things, see `_poison_of`.
@@ -495,6 +516,14 @@ class CallSet:
         inputs = exchangeable(self.operator, self.inputs())
         differs = [self._engine.reverse(t, self.storages[t.name], self.pristine[t.name]) for t in inputs]
         return any(differs)
+
+    def swap(self, places: Places) -> bool:
+        """Have elements of inputs change places, as in a call on other data. Returns whether a call is another one."""
+        for name, pairs in places.items():
+            storage, pristine = self.storages[name], self.pristine[name]
+            for one, other in pairs:
+                self._engine.writing([(storage[one], pristine[other]), (storage[other], pristine[one])])()
+        return bool(places) or self.other_arguments is not self.arguments
 
     def put_back(self) -> None:
         """Write inputs again."""
@@ -534,11 +563,11 @@ class CallSet:
         """Copies of the outputs' bytes, with the gaps between their rows, by name."""
         return {t.name: self._engine.clone(self.storages[t.name]) for t in self.outputs()}
 
-    def differs(self, bits: dict[str, Any]) -> list[Any]:
+    def differs(self, bits: Mapping[str, Any]) -> list[Any]:
         """For each output, whether its bytes differ from these."""
         return [self._engine.differ(self.storages[n], b) for n, b in bits.items()]
 
-    def unsteady(self, bits: dict[str, Any]) -> str:
+    def unsteady(self, bits: Mapping[str, Any]) -> str:
         """Where outputs differ from those of an earlier run, if the operator is deterministic. Otherwise empty."""
         for name, before in bits.items() if self.operator.deterministic else ():
             hit = self._engine.places(self.storages[name] != before)
@@ -546,13 +575,15 @@ class CallSet:
                 return f"not deterministic: {len(hit)} bytes of {name!r} differ between two runs, first {int(hit[0])}"
         return ""
 
-    def results(self) -> dict[str, SurveyedOutput]:
-        """Copies of the results, in float32 if their own dtype is narrower."""
+    def results(self, bits: Mapping[str, Any] = MappingProxyType({})) -> dict[str, SurveyedOutput]:
+        """Copies of the results, or of those in `bits`, in float32 if their own dtype is narrower."""
         results = {}
         for tensor in self.outputs():
             epsilon = epsilon_of(tensor.dtype)
             wide = epsilon is not None and tensor.dtype.itemsize < 4
-            results[tensor.name] = SurveyedOutput(self._engine.values(tensor, self.array(tensor), wide=wide), epsilon)
+            results[tensor.name] = SurveyedOutput(
+                self._engine.values(tensor, self.array(tensor, bits), wide=wide), epsilon
+            )
         return results
 
     @property

@@ -7,13 +7,15 @@ the last, would drift to infinity.
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
-from aot_tune.bench.worker.engine import CallSet, Engine, Expected, Placement
+from aot_tune.bench.worker.engine import CallSet, Engine, Expected, Placement, Places, exchangeable
 from aot_tune.spec import Operator
 
 __all__ = ["ProblemState"]
@@ -26,6 +28,10 @@ _IN_PLACE = 1 << 30
 """The most bytes of all copies of what is written in place. The first copy may be larger."""
 _BYTES_PER_NS = 8_000
 """Bytes per ns that no call exceeds. A quick call takes at least its bytes divided by this, in ns."""
+
+
+_PAIRS, _PLACES = 3, 16
+"""How many pairs of elements change places, of so many that are tried."""
 
 
 class ProblemState:
@@ -103,6 +109,26 @@ class ProblemState:
 
     def _moved(self) -> int:
         return self.operator.compulsory_bytes(self.check.problem)
+
+    def timed(self) -> CallSet:
+        """The call set whose calls are timed, or would be."""
+        return self._rotation[0] if self._rotation else self.at()
+
+    @cached_property
+    def places(self) -> Places:
+        """Three pairs of elements of each input whose elements may change places. Nobody can foresee them."""
+        chosen, inputs = secrets.SystemRandom(), [t for t in self.operator.inputs if t.name in self.pristine]
+        places: dict[str, list[tuple[slice, slice]]] = {}
+        for tensor in exchangeable(self.operator, inputs):
+            bits, width = self.pristine[tensor.name], tensor.dtype.itemsize
+            count = len(bits) // width
+            numbers = chosen.sample(range(count), min(count, 2 * _PLACES) // 2 * 2)
+            elements = [slice(n * width, (n + 1) * width) for n in numbers]
+            pairs = zip(elements[::2], elements[1::2], strict=True)
+            different = [(one, other) for one, other in pairs if (bits[one] != bits[other]).any()]
+            if different:
+                places[tensor.name] = different[:_PAIRS]
+        return places
 
     def cold(self) -> list[Any]:
         """Storages of all copies of what is cold in the rotation."""

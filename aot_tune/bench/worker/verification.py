@@ -11,6 +11,7 @@ time in both. A candidate that notices that its output exists, or that its input
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ import numpy as np
 
 from aot_tune.bench.protocol.measurement_records import Check, Status
 from aot_tune.bench.protocol.messages import Checked
+from aot_tune.bench.worker.comparison import is_off
 from aot_tune.bench.worker.engine import Arena, Call, CallSet, Engine, Placement, Undo, exchangeable
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, RefusedError
 from aot_tune.bench.worker.problem_state import ProblemState
@@ -41,7 +43,9 @@ __all__ = [
     "does_less",
     "inspect",
     "judge",
+    "other_results",
     "plan",
+    "remembers",
     "verify",
 ]
 
@@ -52,6 +56,8 @@ _PAIRS = 16
 kind."""
 _PAUSES = (0.0, 0.02, 0.08, 0.3)
 """Seconds before each test. The pairs of a test take milliseconds. A core may slow down in between, and stay slow."""
+_APART = 2.0
+"""Tolerances by which results of different calls differ."""
 
 
 _OFTEN = 4
@@ -59,7 +65,7 @@ _OFTEN = 4
 GARBAGE = (0xFF, 0x7F)
 """Bytes that fill a workspace before the runs of one problem, in turn: NaN, then 3.4e38."""
 
-Bits = dict[str, Any]
+Bits = Mapping[str, Any]
 """Bytes of outputs, by name."""
 
 _BESIDE: Mapping[Placement, str] = MappingProxyType(
@@ -219,13 +225,17 @@ class Caller:
         piece = None if self.workspace is None else self.workspace.pieces["workspace"]
         self.arguments = [s.arguments.launch(piece, engine.stream) for s in sets]
         self.call: Call = partial(loaded.launch, *self.arguments[0])
+        self._other: Call = partial(loaded.launch, *self.first.other_arguments.launch(piece, engine.stream))
 
     def changed(self) -> str:
         """See `Arguments.changed`, of all call sets."""
-        return next(filter(None, [s.arguments.changed() for s in self.sets]), "")
+        every = [self.first.other_arguments, *(s.arguments for s in self.sets)]
+        return next(filter(None, [arguments.changed() for arguments in every]), "")
 
-    def run(self, garbage: int, poison: int = 0, *, renewed: bool = False) -> float:
-        """Poison the outputs, make the first call, and wait for it. Returns its ns. `renewed` contents are kept.
+    def run(self, garbage: int | None, poison: int = 0, *, renewed: bool = False) -> float:
+        """Poison the outputs, make the first call, and wait for it. Returns its ns.
+
+        With `renewed`, contents are kept, and scalars are others. Without `garbage`, so is the workspace.
 
         Raises:
             LaunchError: when the call returns an error.
@@ -233,11 +243,12 @@ class Caller:
         """
         engine = self._engine
         self.first.poison(poison, renewed=renewed)
-        if self.workspace is not None:
+        if self.workspace is not None and garbage is not None:
             engine.fill(self.workspace.pieces["workspace"].storage, garbage)
+        call = self._other if renewed else self.call
         engine.check()
         begin = time.perf_counter_ns()
-        code = self.call()
+        code = call()
         if code:
             engine.forget()
         engine.check()
@@ -248,10 +259,14 @@ class Caller:
 
 
 class CandidateAttempt:
-    """See `Attempt`. A `FaultError` says that a run has spoiled the device."""
+    """See `Attempt`. A `FaultError` says that a run has spoiled the device.
 
-    def __init__(self, engine: Engine, loaded: Loaded, state: ProblemState) -> None:
-        self._engine, self._loaded, self._state = engine, loaded, state
+    With `timed`, timed calls may follow. Then `others` are the outputs of the renewed call, see `other_results`.
+    """
+
+    def __init__(self, engine: Engine, loaded: Loaded, state: ProblemState, *, timed: bool = False) -> None:
+        self._engine, self._loaded, self._state, self._timed = engine, loaded, state, timed
+        self.others: Bits = {}
 
     def _calls(self, trial: Trial) -> CallSet:
         return self._state.at(trial.placement, trial.aliases)
@@ -265,9 +280,14 @@ class CandidateAttempt:
     def _make(self, calls: CallSet, trial: Trial, garbage: int, bits: Bits, *, renewed: bool) -> TrialResult:
         caller = Caller(self._engine, self._loaded, [calls])
         before = arithmetic_now()
-        if renewed:
+        if renewed and self._timed:
+            first = self._state.timed()
+            calling = caller if first is calls else Caller(self._engine, self._loaded, [first])
+            self.others = other_results(self._state, calling, garbage)
+        elif renewed:
             if calls.renew():
-                caller.run(garbage, trial.poison, renewed=True)
+                with contextlib.suppress(LaunchError):  # of these scalars that may be no fault
+                    caller.run(garbage, trial.poison, renewed=True)
             calls.put_back()
         ns = caller.run(garbage, trial.poison)
         disturbed = arithmetic_change(before) if self._engine.on_host else ""
@@ -313,14 +333,53 @@ def inspect(
     return (*judge(engine, state, calls), same)
 
 
-def judge(engine: Engine, state: ProblemState, calls: CallSet) -> tuple[str, float]:
-    """What is wrong with the values of the outputs, or empty, and the largest error in tolerances."""
-    errors = engine.answers([e.worst(calls.array(e.tensor)) for e in state.expected.values()])
+def other_results(state: ProblemState, caller: Caller, garbage: int | None = None) -> Bits:
+    """The outputs of a call on inputs of which a few elements changed places, with other scalars. Empty if it fails.
+
+    Right values are not known. But the same call has the same result before and after timed calls, unless a candidate
+    keeps results, by where its inputs are or by some of their elements, or what it was once given.
+    """
+    calls = caller.first
+    calls.undo()
+    try:
+        if not calls.swap(state.places):
+            return {}
+        caller.run(garbage, renewed=True)
+        return calls.bits()
+    except LaunchError:  # of these scalars that may be no fault
+        return {}
+    finally:
+        calls.put_back()
+
+
+def remembers(engine: Engine, state: ProblemState, calls: CallSet, before: Bits, after: Bits) -> str:
+    """What is wrong if two calls of `other_results` differ by more than rounding. Otherwise empty.
+
+    Either it shows in the largest values. Or the later result is that of the problem itself, which the earlier is not.
+    """
+    if not (before and after) or not any(engine.answers([engine.differ(after[n], b) for n, b in before.items()])):
+        return ""
+    kept = "it keeps something between calls: after timed calls, the result of another call is not what it was before"
+    results = calls.results(after)
+    for name, (values, epsilon) in calls.results(before).items():
+        defined = name in state.expected and not state.expected[name].undefined
+        if defined and epsilon is not None and is_off(results[name].values, values, epsilon):
+            return f"{kept}, in {name!r}"
+    own = judge(engine, state, calls, after)[0] == "" and judge(engine, state, calls, before)[1] > _APART
+    return kept if own else ""
+
+
+def judge(engine: Engine, state: ProblemState, calls: CallSet, bits: Bits | None = None) -> tuple[str, float]:
+    """What is wrong with the values of the outputs, or empty, and the largest error in tolerances.
+
+    With `bits`, outputs that hold these are judged.
+    """
+    errors = engine.answers([e.worst(calls.array(e.tensor, bits or {})) for e in state.expected.values()])
     if all(error <= 1.0 for error in errors):
         return "", max(errors, default=0.0)
     worst = 0.0
     for expected in state.expected.values():
-        fault, error = ("", 0.0) if expected.undefined else expected.judge(calls.array(expected.tensor))
+        fault, error = ("", 0.0) if expected.undefined else expected.judge(calls.array(expected.tensor, bits or {}))
         worst = max(worst, error)
         if fault:
             return fault, worst

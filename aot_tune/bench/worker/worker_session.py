@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -35,7 +35,9 @@ from aot_tune.bench.worker.verification import (
     does_less,
     inspect,
     judge,
+    other_results,
     plan,
+    remembers,
     verify,
 )
 from aot_tune.spec import Baseline, Operator
@@ -135,6 +137,13 @@ class _Ready:
             self.caller.run(GARBAGE[1])
 
 
+class _Accepted(NamedTuple):
+    """Outputs that were right, and those of a call like it, see `other_results`."""
+
+    bits: Bits = MappingProxyType({})
+    others: Bits = MappingProxyType({})
+
+
 class WorkerSession:
     """The worker's side, on any device."""
 
@@ -147,7 +156,7 @@ class WorkerSession:
         self._loaded: dict[str, Loaded] = {}
         self._ready: dict[tuple[str, str], _Ready] = {}
         self._baselines: dict[str, PreparedBaseline] = {}
-        self._accepted: OrderedDict[tuple[str, str], Bits] = OrderedDict()
+        self._accepted: OrderedDict[tuple[str, str], _Accepted] = OrderedDict()
         self._runs: dict[tuple[str, str], tuple[float, ...]] = {}
         self._actions: dict[type, Callable[[Any, Emit], messages.Reply]] = {
             messages.Ping: lambda _request, _emit: messages.Pong(),
@@ -325,9 +334,10 @@ class WorkerSession:
         for turn, key in enumerate(request.keys):
             state = self._state(key)
             try:
+                attempt = CandidateAttempt(self._engine, loaded, state, timed=len(request.keys) == 1)
                 with self._confined():
                     checked, bits = verify(
-                        CandidateAttempt(self._engine, loaded, state),
+                        attempt,
                         state.check,
                         plan(state, self._engine, quick=request.quick, alone=len(request.keys) == 1, turn=turn),
                         lambda where: emit(_progress(where)),
@@ -339,7 +349,7 @@ class WorkerSession:
                 refused.append(error.what)
                 continue
             if len(request.keys) == 1:
-                self._accept(request.handle, key, checked.runs, bits)
+                self._accept(request.handle, key, checked.runs, _Accepted(bits, attempt.others))
             worst = max(worst, checked.error)
             bitwise = checked.bitwise if bitwise is None else bitwise and checked.bitwise is not False
             if checked.status != "ok":
@@ -348,9 +358,9 @@ class WorkerSession:
             return messages.Checked(status="failed" if len(refused) > 1 else "skipped", reason=refused[0])
         return msgspec.structs.replace(checked, error=worst, bitwise=bitwise)
 
-    def _accept(self, handle: str, key: str, runs: tuple[float, ...], bits: Bits) -> None:
+    def _accept(self, handle: str, key: str, runs: tuple[float, ...], accepted: _Accepted) -> None:
         """Keep outputs that were right, to compare with after timed calls, and the times of single calls."""
-        self._accepted[handle, key], self._runs[handle, key] = bits, runs
+        self._accepted[handle, key], self._runs[handle, key] = accepted, runs
         self._accepted.move_to_end((handle, key))
         while len(self._accepted) > self._engine.kept_results:
             self._accepted.popitem(last=False)
@@ -375,21 +385,26 @@ class WorkerSession:
             ready.settle()
         best = min(taken.samples)
         tested = taken.status == "ok" and (request.best_ns is None or best < request.best_ns)
-        less, fault = self._look_after(ready, state, self._accepted.pop(key, {}), best, tested=tested)
+        less, fault = self._look_after(ready, state, self._accepted.pop(key, _Accepted()), best, tested=tested)
         self._ready.pop(key).timer.close()
         return _told(taken, fault and f"{fault} (after {ready.timer.made} timed calls)", less)
 
     def _look_after(
-        self, ready: _Ready, state: ProblemState, bits: Bits, call_ns: float, *, tested: bool
+        self, ready: _Ready, state: ProblemState, accepted: _Accepted, call_ns: float, *, tested: bool
     ) -> tuple[str, str]:
         """How a candidate does less when a call is repeated, if it is `tested`, and what is wrong after all calls."""
-        fault = self._fault(ready, state, bits)
+        fault = self._fault(ready, state, accepted.bits)
         if fault or not tested:
             return "", fault
         with self._confined():
             fresh = FreshCalls(self._engine, ready.caller.call, ready.calls, call_ns)
             less = does_less(fresh.play, max(call_ns, 1.0), self._engine.least_ns)
-        return less, self._fault(ready, state, bits)
+        fault = self._fault(ready, state, accepted.bits)
+        if accepted.others and not (less or fault):
+            with self._confined():
+                others = other_results(state, ready.caller)
+            fault = ready.caller.changed() or remembers(self._engine, state, ready.calls, accepted.others, others)
+        return less, fault
 
     def _fault(self, ready: _Ready, state: ProblemState, bits: Bits) -> str:
         """What is wrong after timed calls. If the bits are those that were right before, nothing is."""
@@ -466,8 +481,8 @@ class WorkerSession:
         if not request.fresh:
             return _told(taken, ready.caller.changed())
         note = ready.caller.loaded.note(ready.calls.arguments)
-        state, bits = self._state(request.key), self._accepted.get(key, {})
-        less, fault = self._look_after(ready, state, bits, taken.samples[0], tested=taken.status == "ok")
+        state, accepted = self._state(request.key), self._accepted.get(key, _Accepted())
+        less, fault = self._look_after(ready, state, accepted, taken.samples[0], tested=taken.status == "ok")
         noted = msgspec.structs.replace(taken, reason=note)
         return _told(noted if taken.status == "ok" else taken, fault and f"{fault} (after a race)", less)
 
