@@ -120,6 +120,8 @@ function(aot_tune_add_library target)
   endif()
   _aot_tune_find_python()
   set(directory "${CMAKE_CURRENT_BINARY_DIR}/aot_tune/${target}")
+  _aot_tune_glue_options()
+  _aot_tune_try_flags()
   _aot_tune_configure()
   _aot_tune_link()
   if(ARG_MODULE)
@@ -131,20 +133,25 @@ function(aot_tune_add_library target)
   )
 endfunction()
 
-# Find the interpreter that runs the tuner. A macro, so it sets variables of the caller.
+# Find the interpreter that runs the tuner. A macro, so it sets variables of the caller. No Python is to import from the
+# current folder, which may hold an operator.py: an empty item of PYTHONPATH is that folder.
 macro(_aot_tune_find_python)
+  string(REGEX REPLACE "^:+|:+$" "" import_path "$ENV{PYTHONPATH}")
+  string(REGEX REPLACE "::+" ":" import_path "${import_path}")
+  set(ENV{PYTHONPATH} "${import_path}")
+  set(safe_path "$ENV{PYTHONSAFEPATH}")
+  set(ENV{PYTHONSAFEPATH} 1)
   if(ARG_MODULE)
     find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
   else()
     find_package(Python 3.10 REQUIRED COMPONENTS Interpreter)
   endif()
+  set(ENV{PYTHONSAFEPATH} "${safe_path}")
   if(DEFINED ENV{AOT_TUNE_IMPORT_PATH})
     set(import_path "$ENV{AOT_TUNE_IMPORT_PATH}")
-  else()
-    set(import_path "$ENV{PYTHONPATH}")
   endif()
   get_filename_component(package_parent "${AOT_TUNE_PACKAGE_DIR}" DIRECTORY)
-  set(import_path "${package_parent}:${import_path}")
+  string(REGEX REPLACE ":$" "" import_path "${package_parent}:${import_path}")
 endmacro()
 
 # Make the paths of a list absolute, in the caller's scope. A `+` before a path stays.
@@ -169,7 +176,7 @@ endfunction()
 # Check options and operators, print what the build will use, and write the plan. This runs at every configure.
 macro(_aot_tune_configure)
   set(arguments --name ${target} --prefix ${ARG_PREFIX} --header ${ARG_HEADER} --output ${ARG_OUTPUT_NAME}
-      --directory ${directory})
+      --directory ${directory} ${_aot_tune_tiny})
   if(ARG_MODULE)
     list(APPEND arguments --module ${ARG_MODULE})
   endif()
@@ -224,8 +231,8 @@ macro(_aot_tune_configure)
   set(ENV{SKBUILD_STATE} "${SKBUILD_STATE}") # an editable install must not tune when it is imported
   file(REMOVE "${directory}/plan.cmake")
   execute_process(
-    COMMAND ${CMAKE_COMMAND} -E env "PYTHONPATH=${import_path}" "${Python_EXECUTABLE}" -B -m aot_tune.cli.main
-            configure ${arguments}
+    COMMAND ${CMAKE_COMMAND} -E env "PYTHONPATH=${import_path}" "${Python_EXECUTABLE}" -B
+            "${AOT_TUNE_PACKAGE_DIR}/support/start.py" aot_tune.cli.main configure ${arguments}
     RESULT_VARIABLE status
     ERROR_VARIABLE errors
     ERROR_STRIP_TRAILING_WHITESPACE
@@ -356,7 +363,7 @@ macro(_aot_tune_link)
     CONTENT
       "include_directories=$<TARGET_PROPERTY:${target},INCLUDE_DIRECTORIES>\ndefinitions=$<TARGET_PROPERTY:${target},COMPILE_DEFINITIONS>\nlibraries=${_aot_tune_libraries}\ntargets=${_aot_tune_library_targets}\n"
   )
-  _aot_tune_plain_start(${target})
+  target_link_libraries(${target} PRIVATE ${_aot_tune_ends})
   add_library(${target}::${target} ALIAS ${target})
   _aot_tune_version()
 endmacro()
@@ -458,14 +465,17 @@ macro(_aot_tune_module)
   file(GLOB binding_sources CONFIGURE_DEPENDS "${AOT_TUNE_PACKAGE_DIR}/link/binding/*.cpp")
   add_library(${target}_module MODULE ${directory}/module.cpp ${binding_sources})
   _aot_tune_common_properties(${target}_module)
-  set_target_properties(${target}_module PROPERTIES PREFIX "" OUTPUT_NAME ${ARG_MODULE} SUFFIX ".abi3.so" DEBUG_POSTFIX "")
+  set_target_properties(${target}_module PROPERTIES PREFIX "" OUTPUT_NAME ${ARG_MODULE} SUFFIX ".abi3.so")
+  foreach(configuration IN LISTS CMAKE_BUILD_TYPE CMAKE_CONFIGURATION_TYPES) # Python looks for the plain name
+    string(TOUPPER "${configuration}" configuration)
+    set_property(TARGET ${target}_module PROPERTY ${configuration}_POSTFIX "")
+  endforeach()
   target_compile_definitions(${target}_module PRIVATE Py_LIMITED_API=0x030A0000)
   target_include_directories(
     ${target}_module PRIVATE ${Python_INCLUDE_DIRS} "${AOT_TUNE_PACKAGE_DIR}/link/binding" "${AOT_TUNE_PACKAGE_DIR}/runtime"
   )
-  target_link_libraries(${target}_module PRIVATE ${target})
+  target_link_libraries(${target}_module PRIVATE ${target} ${_aot_tune_ends})
   target_link_options(${target}_module PRIVATE LINKER:--version-script=${directory}/module.map)
-  _aot_tune_plain_start(${target}_module)
   add_custom_command(
     TARGET ${target}_module
     POST_BUILD
@@ -476,29 +486,97 @@ macro(_aot_tune_module)
   )
 endmacro()
 
-# Link only the start and end files that every library needs. With -ffast-math in the environment's flags, compilers add
-# one more. It makes the whole program flush denormal numbers once the library is loaded.
-function(_aot_tune_plain_start target)
-  separate_arguments(first UNIX_COMMAND "${CMAKE_CXX_COMPILER_ARG1}")
-  foreach(name IN ITEMS crti.o crtbeginS.o crtendS.o crtn.o)
+# Options of glue, in lists of the caller. Glue is the same in every folder. So it has no sanitizers and no link-time
+# optimisation, which put paths into a library. A sanitizer's own library must also be loaded before all others. That is
+# not so where our library is checked.
+#
+# Only the start and end files are linked that every library needs. With -ffast-math in the environment's flags,
+# compilers add one more. It makes the whole program flush denormal numbers once the library is loaded.
+macro(_aot_tune_glue_options)
+  set(_aot_tune_compile_options
+      -O2
+      -fno-rtti
+      -fno-exceptions # when Python ends a thread by force, no destructors of a call must run
+      -Wall
+      -Wextra
+      "-ffile-prefix-map=${CMAKE_BINARY_DIR}=." # Ninja compiles here, also what is in another folder
+      "-ffile-prefix-map=${CMAKE_CURRENT_BINARY_DIR}=."
+      "-ffile-prefix-map=${AOT_TUNE_PACKAGE_DIR}=aot_tune"
+      -fno-sanitize=all
+      -fno-lto
+      -fno-record-gcc-switches
+  )
+  # CMake does not write the run path, because CMAKE_SKIP_RPATH and others would take it away. It is in a file, because
+  # generators do not agree on how to write a dollar sign.
+  file(WRITE "${directory}/run_path.txt" "-rpath $ORIGIN:$ORIGIN/lib\n")
+  set(_aot_tune_link_options -fno-sanitize=all LINKER:--build-id=none LINKER:-z,noexecstack LINKER:-z,relro
+                             "LINKER:@${directory}/run_path.txt"
+  )
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU") # it compiles an author's libraries when they are linked, if they have -flto
+    list(APPEND _aot_tune_link_options "-ffile-prefix-map=${CMAKE_BINARY_DIR}=.")
+  endif()
+  separate_arguments(_aot_tune_first UNIX_COMMAND "${CMAKE_CXX_COMPILER_ARG1}")
+  set(_aot_tune_ends "")
+  foreach(_aot_tune_name IN ITEMS crti.o crtbeginS.o crtendS.o crtn.o)
     execute_process(
-      COMMAND ${CMAKE_CXX_COMPILER} ${first} -print-file-name=${name}
-      OUTPUT_VARIABLE found
+      COMMAND ${CMAKE_CXX_COMPILER} ${_aot_tune_first} -print-file-name=${_aot_tune_name}
+      OUTPUT_VARIABLE _aot_tune_file
       OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET
     )
-    if(NOT IS_ABSOLUTE "${found}" OR NOT EXISTS "${found}")
-      return() # a compiler of another kind; the check of the linked library reports problems
+    if(IS_ABSOLUTE "${_aot_tune_file}" AND EXISTS "${_aot_tune_file}")
+      list(APPEND _aot_tune_ends "${_aot_tune_file}")
     endif()
-    list(APPEND files "${found}")
   endforeach()
-  list(SUBLIST files 0 2 begin)
-  list(SUBLIST files 2 2 end)
-  target_link_options(${target} PRIVATE -nostartfiles ${begin})
-  target_link_libraries(${target} PRIVATE ${end})
+  list(LENGTH _aot_tune_ends _aot_tune_count)
+  if(_aot_tune_count EQUAL 4)
+    list(SUBLIST _aot_tune_ends 0 2 _aot_tune_begin)
+    list(SUBLIST _aot_tune_ends 2 2 _aot_tune_ends)
+    list(APPEND _aot_tune_link_options -nostartfiles ${_aot_tune_begin})
+  else()
+    set(_aot_tune_ends "") # a compiler of another kind; the check of what is linked reports problems
+  endif()
+endmacro()
+
+# Link a tiny library with the project's flags. What they would do to the real one is told before anything is tuned.
+function(_aot_tune_try_flags)
+  if(CMAKE_SYSROOT OR CMAKE_CXX_COMPILER_TARGET)
+    return() # CMake has more options for such compilers
+  endif()
+  string(TOUPPER "${CMAKE_BUILD_TYPE}" configuration)
+  set(shared "${CMAKE_SHARED_LINKER_FLAGS} ${CMAKE_SHARED_LINKER_FLAGS_${configuration}}")
+  separate_arguments(flags UNIX_COMMAND "${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${configuration}}")
+  separate_arguments(shared UNIX_COMMAND "${shared}")
+  get_directory_property(options COMPILE_OPTIONS)
+  get_directory_property(link_options LINK_OPTIONS)
+  list(APPEND link_options ${_aot_tune_link_options} "LINKER:--version-script=${directory}/tiny.map")
+  foreach(list IN ITEMS options link_options)
+    list(FILTER ${list} EXCLUDE REGEX "[$]<|^SHELL:") # what only CMake can read
+    list(TRANSFORM ${list} REPLACE "^LINKER:" "-Wl,")
+  endforeach()
+  file(WRITE "${directory}/tiny.cpp" "extern \"C\" __attribute__((visibility(\"default\"))) int tiny(int x) { return x; }\n")
+  file(WRITE "${directory}/tiny.map" "{ global: tiny; local: *; };\n")
+  set(compiler ${CMAKE_CXX_COMPILER} ${_aot_tune_first})
+  set(made -fPIC ${options} ${_aot_tune_compile_options} -c tiny.cpp -o tiny.o)
+  set(linked -fPIC ${shared} ${link_options} -shared -o tiny.so tiny.o ${_aot_tune_ends})
+  foreach(step IN ITEMS made linked)
+    execute_process(
+      COMMAND ${compiler} ${flags} ${${step}}
+      WORKING_DIRECTORY "${directory}"
+      RESULT_VARIABLE status
+      OUTPUT_QUIET ERROR_VARIABLE errors
+    )
+    if(NOT status EQUAL 0)
+      string(STRIP "${errors}" errors)
+      message(FATAL_ERROR "aot_tune_add_library(${target}): the project's flags allow no shared library\n"
+                          "  why: ${errors}\n"
+                          "  fix: mend CXX, CXXFLAGS, LDFLAGS, or what CMakeLists.txt adds to them"
+      )
+    endif()
+  endforeach()
+  set(_aot_tune_tiny --tiny "${directory}/tiny.so" --build "${CMAKE_BINARY_DIR}" PARENT_SCOPE)
 endfunction()
 
-# Glue is built for the baseline, and is the same in every folder. It has no sanitizers. They put paths into a library,
-# and their own libraries must be loaded before all others. That is not so where our library is checked.
+# What is common to the targets of glue, which is built for the baseline.
 function(_aot_tune_common_properties target)
   set_target_properties(
     ${target}
@@ -509,24 +587,11 @@ function(_aot_tune_common_properties target)
                VISIBILITY_INLINES_HIDDEN ON
                POSITION_INDEPENDENT_CODE ON
                BUILD_WITH_INSTALL_RPATH ON
-               INSTALL_RPATH "$ORIGIN;$ORIGIN/lib"
+               INSTALL_RPATH ""
                NO_SONAME OFF
                UNITY_BUILD OFF
   )
-  target_compile_options(
-    ${target}
-    PRIVATE -O2
-            ${_aot_tune_host_flags} # also if a project's flags have -march=native
-            -fno-rtti
-            -fno-exceptions # when Python ends a thread by force, no destructors of a call must run
-            -Wall
-            -Wextra
-            "-ffile-prefix-map=${CMAKE_BINARY_DIR}=." # Ninja compiles here, also what is in another folder
-            "-ffile-prefix-map=${CMAKE_CURRENT_BINARY_DIR}=."
-            "-ffile-prefix-map=${AOT_TUNE_PACKAGE_DIR}=aot_tune"
-            -fno-sanitize=all
-  )
-  target_link_options(
-    ${target} PRIVATE -fno-sanitize=all LINKER:--build-id=none LINKER:-z,noexecstack LINKER:-z,relro
-  )
+  # also if a project's flags have -march=native
+  target_compile_options(${target} PRIVATE ${_aot_tune_compile_options} ${_aot_tune_host_flags})
+  target_link_options(${target} PRIVATE ${_aot_tune_link_options})
 endfunction()

@@ -188,11 +188,18 @@ class Project:
 
     # Through CMake.
 
-    def cmake(self, *arguments: object, build: str = "cmake", status: int | None = 0, **given: str) -> str:
+    def cmake(
+        self,
+        *arguments: object,
+        build: str = "cmake",
+        status: int | None = 0,
+        cwd: Path | None = None,
+        **given: str,
+    ) -> str:
         """Configure with CMake and Ninja."""
         argv = ["cmake", "-G", "Ninja", "-S", self.folder, "-B", self.folder / build]
         argv += [f"-DPython_EXECUTABLE={sys.executable}", *arguments]
-        return run(argv, env=self.environment(**given), status=status)
+        return run(argv, env=self.environment(**given), status=status, cwd=cwd)
 
     def make_all(self, build: str = "cmake", *, status: int | None = 0, **given: str) -> str:
         """Build with CMake."""

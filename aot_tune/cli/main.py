@@ -41,7 +41,7 @@ def _add_internal(commands: Any) -> None:
     configure = commands.add_parser("configure", description="Check a library and write its plan; run by CMake.")
     for name in ("name", "prefix", "header", "directory"):
         configure.add_argument(f"--{name}", required=True)
-    for name in ("output", "module", "database"):
+    for name in ("output", "module", "database", "tiny", "build"):
         configure.add_argument(f"--{name}", default="")
     for name in ("operator", "templates", "option", "default"):
         configure.add_argument(f"--{name}", action="append", default=[])
@@ -73,6 +73,10 @@ def _pairs(given: list[str]) -> dict[str, str]:
 
 
 def _configure(given: argparse.Namespace) -> int:
+    if given.tiny:
+        from aot_tune.link.manifest import check_flags
+
+        check_flags(Path(given.tiny), [given.build])
     request = Request(
         name=given.name,
         prefix=given.prefix,
@@ -114,13 +118,15 @@ def _build(given: argparse.Namespace) -> int:
 
 
 def _check(given: argparse.Namespace) -> int:
-    from aot_tune.link.manifest import check_against_manifest, check_module
+    from aot_tune.link.manifest import check_against_manifest, check_import, check_module
 
     directory: Path = given.directory
     forbidden = [str(given.build)] if given.build else []
     manifest = directory / "manifest.json"
     if given.module is not None:  # the library itself was checked when it was linked
         check_module(given.library, given.module, manifest, forbidden=forbidden)
+        if missing := check_import(given.library, given.module, manifest):
+            print(f"aot_tune: {given.module.name} can only be imported where its libraries are: {missing}", flush=True)
     else:
         from aot_tune.pipeline.shipping.verify_linked import verify_linked_library
         from aot_tune.support.interrupts import end_with_the_build

@@ -19,6 +19,7 @@ from aot_tune.report.report_text import counted
 from aot_tune.support.errors import BuildError, OptionError, did_you_mean
 from aot_tune.support.installed_paths import PACKAGE
 from aot_tune.support.interrupts import end_with_the_build
+from aot_tune.support.run_program import python_module
 from aot_tune.support.storage import scratch_folder
 
 __all__ = ["add_planned", "add_record", "add_tune"]
@@ -151,9 +152,10 @@ def _chosen(libraries: Sequence[_Library], names: Sequence[str], operators: Sequ
 
 def run_planned(arguments: Sequence[str], paths: Paths) -> int:
     """Tune in a new process, as a build does, so that operators' modules are those of one library only."""
-    search = os.pathsep.join(filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH", ""))))
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    search = os.pathsep.join(filter(None, (str(PACKAGE.parent), *given)))  # an empty item is the current folder
     environment = {**os.environ, "PYTHONPATH": search, **({"CXX": paths.cxx} if paths.cxx else {})}
-    command = [sys.executable, "-B", "-u", "-m", "aot_tune.cli.main", "tune-planned", *arguments]
+    command = python_module("aot_tune.cli.main", "tune-planned", *arguments, flags=("-B", "-u"))
     with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) as process:
         try:
             status = process.wait()

@@ -13,7 +13,7 @@ from elftools.elf.elffile import ELFFile
 
 from aot_tune.support.errors import ManifestError
 
-__all__ = ["Member", "SharedLibrary", "read_archive", "write_archive"]
+__all__ = ["Member", "SharedLibrary", "own_folders_first", "read_archive", "write_archive"]
 
 # How many bytes before and after a relocation's place linking may change, if not (0, 4). By machine and type.
 _PATCHED: dict[str, dict[int, tuple[int, int]]] = {
@@ -27,6 +27,8 @@ _PATCHED: dict[str, dict[int, tuple[int, int]]] = {
 }
 _SHORTEST_ANCHOR = 8
 _LDMXCSR = re.compile(rb"\x0f\xae[\x10-\x17\x50-\x57\x90-\x97]")
+_OWN = ("$ORIGIN", "$ORIGIN/lib")
+_ABSOLUTE = re.compile(r"/|\$(?:ORIGIN|\{ORIGIN\})(?:/|\Z)")
 _START = 64
 """How many bytes of a start-up function are examined."""
 _MAGIC = b"!<arch>\n"
@@ -57,6 +59,11 @@ class SharedLibrary:
         self._sections = [s for s in self._elf.iter_sections() if s["sh_flags"] & SH_FLAGS.SHF_ALLOC]
         self._bodies = {s.name: s.data() for s in self._sections if s["sh_type"] == "SHT_PROGBITS"}
         self._found: dict[tuple[bytes, tuple[tuple[int, int], ...], bool], bool] = {}
+
+    @property
+    def machine(self) -> str:
+        """The machine that it is for, as ELF names it: EM_X86_64."""
+        return str(self._elf["e_machine"])
 
     def exported(self) -> set[str]:
         """Symbols that other files can bind to."""
@@ -135,6 +142,25 @@ class SharedLibrary:
             ]
             self._found[same] = any(_search(piece, body) for body in bodies)
         return self._found[same]
+
+
+def own_folders_first(data: bytes, build: Sequence[str]) -> bytes:
+    """The same library, whose run path begins with its own folder and `lib` below that.
+
+    What flags of the environment add stays behind these: a compiler's own libraries may be nowhere else. Folders below
+    `build` and relative ones are left out.
+    """
+    elf: Any = ELFFile(BytesIO(data))
+    dynamic, names = elf.get_section_by_name(".dynamic"), elf.get_section_by_name(".dynstr")
+    changed = bytearray(data)
+    for tag in dynamic.iter_tags() if dynamic is not None else ():
+        if tag.entry.d_tag in ("DT_RPATH", "DT_RUNPATH"):
+            start, old = names["sh_offset"] + tag["d_val"], names.get_string(tag["d_val"])
+            below = tuple(f"{folder}/" for folder in build)
+            left = [f for f in dict.fromkeys(old.split(":")) if _ABSOLUTE.match(f) and not f"{f}/".startswith(below)]
+            new = ":".join(sorted(left, key=lambda f: f not in _OWN)).encode()
+            changed[start : start + len(old.encode())] = new.ljust(len(old.encode()), b"\0")
+    return bytes(changed)
 
 
 def _pieces(member: bytes) -> list[_Piece]:

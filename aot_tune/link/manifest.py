@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import shutil
+import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -11,16 +14,20 @@ import msgspec
 
 from aot_tune.compile import Variant
 from aot_tune.compile.object_files import device_digest
-from aot_tune.link.elf import Member, SharedLibrary, read_archive
+from aot_tune.link.elf import Member, SharedLibrary, own_folders_first, read_archive
 from aot_tune.link.library_records import FAMILIES, SHARED_FUNCTIONS, LibrarySpec, OperatorTable, TargetTable, family_of
 from aot_tune.link.signature import handler_names
-from aot_tune.support.errors import ManifestError
+from aot_tune.support.errors import BuildError, ManifestError
+from aot_tune.support.run_program import run
+from aot_tune.support.storage import scratch_folder
 
 __all__ = [
     "SCHEMA",
     "Document",
     "ManifestVariant",
     "check_against_manifest",
+    "check_flags",
+    "check_import",
     "check_module",
     "other_device_code",
     "read_manifest",
@@ -33,7 +40,11 @@ _SOURCE_PATH = re.compile(
     rb"(?<![A-Za-z0-9_.+-])/[A-Za-z0-9_.+-]+(?:/[A-Za-z0-9_.+ -]+)+\.(?:cpp|cc|c|h|hpp|cu|cuh|py|o|a|j2)\b"
 )
 """Only absolute paths. Debug information of CMake's Debug builds has relative ones."""
+_SYSTEM_PATH = re.compile(rb"/usr/(?:local/)?(?:include|lib\w*)/|.*/include/c\+\+/")
+"""Headers of compilers, which name themselves with -D_GLIBCXX_ASSERTIONS. They say nothing of who builds."""
 _PATH = "holds the path"
+_NOT_FOUND = "cannot open shared object file"
+_IMPORT_SECONDS = 60.0
 _LATE = (*(name for facts in FAMILIES.values() for name in facts.late), "libc10", "libtorch")
 """Libraries that are linked statically, or found at a call."""
 _FUNCTIONS = ("", "_workspace", "_explain", "_is_tuned", "_infer")
@@ -166,8 +177,8 @@ def check_against_manifest(
 
     Every variant's object must be in the archive under its digest. Its code and constants must be in the library, equal
     except for what the linker fills in. The library must hold the manifest's text, and must export its functions and
-    nothing else. Neither file may need a library of CUDA or torch. Neither may name an absolute source path, a text of
-    `forbidden` (build folders), or a search path outside $ORIGIN.
+    nothing else. Neither file may need a library of CUDA or torch. Neither may name an absolute source path, or a text
+    of `forbidden` (build folders). Both must search libraries beside them first, and are changed so that they do.
 
     Raises:
         ManifestError: listing everything that does not fit.
@@ -175,7 +186,7 @@ def check_against_manifest(
     text = manifest.read_bytes()
     document = read_manifest(text)
     members = {m.name: m for m in read_archive(archive.read_bytes())}
-    image = SharedLibrary(library.read_bytes())
+    image = _settled(library, forbidden)
     problems = _check_tables(document)
     problems += _check_variants(document, members, image)
     if text not in image.data:
@@ -188,6 +199,65 @@ def check_against_manifest(
         problems += _check_module(_loaded_as(library, image), module, document, forbidden)
     _refuse(library, problems)
     return document
+
+
+def check_flags(tiny: Path, forbidden: Sequence[str]) -> None:
+    """Check a library of one function, `tiny`, that was linked with the flags of a project.
+
+    Raises:
+        BuildError: naming what would be wrong with the project's library too.
+    """
+    image = _settled(tiny, forbidden)
+    problems = _check_file("a library", image, {"tiny"}, forbidden)
+    if not any(path.startswith("$ORIGIN") for path in image.dynamic("DT_RPATH", "DT_RUNPATH")):
+        problems.append("the linker takes no -rpath, so a module would not find its library")
+    if problems:
+        raise BuildError(
+            f"with the project's flags, {problems[0]}",
+            why="; ".join(problems[1:]),
+            fix="look for the cause in CXX, CXXFLAGS, LDFLAGS, and what CMakeLists.txt adds to them"
+            + _of_paths(problems),
+        )
+
+
+def check_import(library: Path, module: Path, manifest: Path) -> str:
+    """Import a Python module from where a wheel has it: the library is in the folder `lib` beside it.
+
+    Returns what cannot be found of other libraries that an author links, which a wheel does not hold.
+
+    Raises:
+        ManifestError: when the import fails otherwise.
+    """
+    face, name = SharedLibrary(module.read_bytes()), read_manifest(manifest.read_bytes()).module
+    if face.machine != SharedLibrary(Path(sys.executable).read_bytes()).machine:
+        return ""
+    loaded = _loaded_as(library, SharedLibrary(library.read_bytes()))
+    with scratch_folder() as folder:
+        (Path(folder) / "lib").mkdir()
+        shutil.copy(module, folder)
+        shutil.copy(library, Path(folder) / "lib" / loaded)
+        argv = [sys.executable, "-I", "-B", "-c", f"import sys; sys.path.insert(0, sys.argv[1]); import {name}", folder]
+        done = run(argv, folder=Path(folder), environ=os.environ, timeout=_IMPORT_SECONDS)
+    said = (done.output.strip() or "no message").splitlines()[-1]
+    if done.code == 0 or (_NOT_FOUND in said and loaded not in said):
+        return said * (done.code != 0)
+    raise ManifestError(
+        f"{module.name} cannot be imported as {name!r} from a wheel: {said}",
+        fix="leave the target's file name and run path as aot_tune_add_library sets them",
+    )
+
+
+def _settled(library: Path, forbidden: Sequence[str]) -> SharedLibrary:
+    """A library whose run path is in order, also in its file."""
+    data = library.read_bytes()
+    settled = own_folders_first(data, forbidden)
+    if settled != data:
+        library.write_bytes(settled)
+    return SharedLibrary(settled)
+
+
+def _of_paths(problems: Sequence[str]) -> str:
+    return "; --coverage and -fprofile-generate keep paths" * any(_PATH in p for p in problems)
 
 
 def check_module(library: Path, module: Path, manifest: Path, *, forbidden: Sequence[str] = ()) -> None:
@@ -210,13 +280,12 @@ def _refuse(file: Path, problems: Sequence[str]) -> None:
         raise ManifestError(
             f"{file.name} is not what its manifest says: {problems[0]}",
             why="; ".join(problems[1:]),
-            fix="build again from an empty build folder"
-            + (", without flags that keep paths, such as --coverage" if any(_PATH in p for p in problems) else ""),
+            fix="build again from an empty build folder" + _of_paths(problems),
         )
 
 
 def _check_module(library: str, module: Path, document: Document, forbidden: Sequence[str]) -> list[str]:
-    face = SharedLibrary(module.read_bytes())
+    face = _settled(module, forbidden)
     problems = _check_file(module.name, face, {f"PyInit_{document.module}"}, forbidden)
     if library not in face.dynamic("DT_NEEDED"):
         problems.append(f"{module.name} does not need {library}")
@@ -280,10 +349,9 @@ def _check_file(name: str, image: SharedLibrary, exports: set[str], forbidden: S
     for needed in image.dynamic("DT_NEEDED"):
         if needed.startswith(_LATE):
             problems.append(f"{name} needs {needed}, which a machine without a GPU does not have")
-    for paths in image.dynamic("DT_RPATH", "DT_RUNPATH"):
-        for path in paths.split(":"):
-            if path != "$ORIGIN" and not path.startswith("$ORIGIN/"):
-                problems.append(f"{name} searches libraries in {path!r}, not below $ORIGIN")
-    problems += [f"{name} {_PATH} {m.decode()!r}" for m in sorted(set(_SOURCE_PATH.findall(image.data)))[:5]]
-    problems += [f"{name} holds the text {text!r}" for text in forbidden if text and text.encode() in image.data]
+    paths = sorted(m for m in set(_SOURCE_PATH.findall(image.data)) if not _SYSTEM_PATH.match(m))
+    problems += [f"{name} {_PATH} {m.decode()!r}" for m in paths[:5]]
+    problems += [
+        f"{name} {_PATH} {t!r}" for t in forbidden if re.search(rb"%b(?![\w.+-])" % re.escape(t.encode()), image.data)
+    ]
     return problems

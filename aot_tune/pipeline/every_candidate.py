@@ -32,7 +32,7 @@ from aot_tune.spec import Kernel, Operator, Target, all_of
 from aot_tune.spec.load_operators import load_operators, roots_with_bundled
 from aot_tune.support.errors import AotTuneError, BuildError
 from aot_tune.support.progress import Progress
-from aot_tune.support.run_program import run
+from aot_tune.support.run_program import python_module, run
 from aot_tune.support.storage import scratch_folder
 from aot_tune.triton.ask_declarations import ADDRESS_SPACE, child_environment
 
@@ -151,7 +151,7 @@ def _interpreted(session: Session, tried: _Tried) -> Interpreted:
 def _ask(request: InterpreterRequest, session: Session, scratch: Path) -> InterpreterAnswer:
     asked, answered = scratch / "request.json", scratch / "answer.json"
     asked.write_bytes(msgspec.json.encode(request))
-    argv = [sys.executable, "-m", "aot_tune.bench.worker.interpreted_call", str(asked), str(answered)]
+    argv = python_module("aot_tune.bench.worker.interpreted_call", str(asked), str(answered))
     environ = child_environment(session.environment, sys.path, scratch) | {"TRITON_INTERPRET": "1"}
     done = run(argv, folder=scratch, environ=environ, timeout=_SECONDS, memory=ADDRESS_SPACE)
     if done.timed_out:

@@ -33,6 +33,7 @@ __all__ = [
     "key_environment",
     "kill_running",
     "python_environment",
+    "python_module",
     "run",
 ]
 
@@ -76,6 +77,11 @@ def python_environment(search: Iterable[str]) -> dict[str, str]:
     path = os.pathsep.join(folder for folder in search if folder and Path(folder).exists())
     fixed = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1", "PYTHONUTF8": "1", "PYTHONHASHSEED": "0"}
     return {"PYTHONPATH": path, **fixed}
+
+
+def python_module(name: str, *arguments: str, flags: Sequence[str] = ()) -> list[str]:
+    """The command that runs a module in this Python, wherever it runs. `flags` are the interpreter's."""
+    return [sys.executable, *flags, str(Path(__file__).with_name("start.py")), name, *arguments]
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ from aot_tune.spec import (
 from aot_tune.spec.calls import dims_of_scalars
 from aot_tune.spec.kernel import may_serve
 from aot_tune.support.errors import BuildError, Mistakes, ToolchainError
-from aot_tune.support.run_program import compiler_environment, kill_running, python_environment, run
+from aot_tune.support.run_program import compiler_environment, kill_running, python_environment, python_module, run
 from aot_tune.support.storage import scratch_folder
 from aot_tune.triton.installed import find_triton
 from aot_tune.triton.triton_messages import (
@@ -308,7 +308,7 @@ def inspect(
         scratch = Path(name)
         asked, answered = scratch / "request.json", scratch / "answer.json"
         asked.write_bytes(msgspec.json.encode(request))
-        argv = [sys.executable, "-m", "aot_tune.triton.declarations_worker", str(asked), str(answered)]
+        argv = python_module("aot_tune.triton.declarations_worker", str(asked), str(answered))
         child = child_environment(environ, folders, scratch)
         done = run(argv, folder=scratch, environ=child, timeout=timeout, memory=ADDRESS_SPACE)
         if done.timed_out or done.code != 0 or not answered.is_file():

@@ -10,7 +10,6 @@ import contextlib
 import os
 import select
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -23,7 +22,7 @@ import msgspec
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.limits import note_peak
 from aot_tune.support.processes import peak_bytes, resident_bytes, stat_of
-from aot_tune.support.run_program import adopt, disown, group_seconds
+from aot_tune.support.run_program import adopt, disown, group_seconds, python_module
 from aot_tune.support.storage import scratch_folder
 from aot_tune.triton.ask_declarations import ADDRESS_SPACE, child_environment
 from aot_tune.triton.triton_messages import CompileReply, CompileRequest, CompilerReady
@@ -69,7 +68,7 @@ class _CompilerProcess:
     def __init__(self, setup: CompilerSetup, scratch: Path) -> None:
         self.setup, self._scratch, self._buffer = setup, scratch, b""
         environ = child_environment(dict(setup.environ), setup.search, scratch)
-        argv = [sys.executable, "-m", "aot_tune.triton.compile_worker", setup.target, *setup.roots]
+        argv = python_module("aot_tune.triton.compile_worker", setup.target, *setup.roots)
         with (scratch / "worker.log").open("wb") as log:
             self._process = subprocess.Popen(
                 argv,

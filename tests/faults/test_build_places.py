@@ -67,7 +67,10 @@ def test_a_home_that_cannot_be_written_to_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_a_tuned_build_of_a_read_only_source_in_an_odd_path(tuned_once: Any, tmp_path: Path) -> None:
-    """CMake, workers, caches and compilers see the path, in a locale that cannot write it."""
+    """CMake, workers, caches and compilers see the path, in a locale that cannot write it.
+
+    FAULTS 88: neither CMake's variables for run paths nor one for file names keep the module from its library.
+    """
     folder = tmp_path / "π quote ' and (more)" / ("x" * 120) / ("y" * 120)
     folder.parent.mkdir(parents=True)
     project = tuned_once.copied(folder, arguments="MODULE ops", LC_ALL="C", CXX=shutil.which("g++") or "g++")
@@ -80,6 +83,8 @@ def test_a_tuned_build_of_a_read_only_source_in_an_odd_path(tuned_once: Any, tmp
     before = tree_digest(folder)
     build = aside / "build"
     argv = ["cmake", "-G", "Ninja", "-S", folder, "-B", build, f"-DPython_EXECUTABLE={sys.executable}"]
+    argv += ["-DCMAKE_SKIP_RPATH=ON", "-DCMAKE_SKIP_INSTALL_RPATH=ON", "-DCMAKE_BUILD_TYPE=Release"]
+    argv += ["-DCMAKE_RELEASE_POSTFIX=_release"]
     run(obeying_modes(argv), env=project.environment())
     assert "measurements made" in run(obeying_modes(["cmake", "--build", build]), env=project.environment())
     assert tree_digest(folder) == before

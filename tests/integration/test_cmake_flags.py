@@ -9,6 +9,8 @@ import pytest
 from environments import ROOT, environment, run
 from project import Project
 
+from aot_tune.link.elf import SharedLibrary
+
 
 @pytest.fixture(scope="module")
 def project(tuned_once: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
@@ -29,17 +31,21 @@ add_subdirectory(two)
 
 
 def test_a_debug_build_in_folders_beside_each_other(project: Project, tmp_path: Path) -> None:
-    """Debugging information has the folder that a compiler runs in, which Ninja does not change.
+    """FAULTS 86, 87 and 89. Debugging information has the folder that a compiler runs in, which Ninja does not change.
 
-    No flag has the library set the floating-point unit of who loads it.
+    No flag has the library set the floating-point unit of who loads it. Distributions have `-flto` with `-g`, conda and
+    Spack run paths. In the folder that a build runs in, every module of Python's library is another.
     """
     made = project.copied(tmp_path / "project")
     (made.folder / "CMakeLists.txt").write_text(FOLDERS)
-    flags = "-ffast-math -funsafe-math-optimizations -Ofast"
-    given = {"CXXFLAGS": f"-g3 -gdwarf-4 {flags}", "LDFLAGS": flags}
+    shadow_modules(made.folder / "cmake")
+    flags = "-ffast-math -funsafe-math-optimizations -Ofast -flto=auto -ffat-lto-objects"
+    given = {"CXXFLAGS": f"-g3 -gdwarf-4 -frecord-gcc-switches {flags} -D_GLIBCXX_DEBUG"}
+    given |= {"LDFLAGS": f"{flags} -Wl,-rpath,/opt/x", "PYTHONPATH": f":{made.env['PYTHONPATH']}"}
     arguments = ["-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_CXX_STANDARD=20", "-DCMAKE_BUILD_TYPE=Debug"]
     arguments += ["-DCMAKE_DEBUG_POSTFIX=_debug", "-DCMAKE_INSTALL_RPATH=/opt/lib"]
-    made.cmake(*arguments, **given)
+    arguments += ["-DCMAKE_INTERPROCEDURAL_OPTIMIZATION=ON", "-DCMAKE_POLICY_DEFAULT_CMP0069=NEW"]
+    made.cmake(*arguments, cwd=made.folder / "cmake", **given)
     made.make_all(**given)
     built = made.folder / "cmake" / "two"
     assert manifest_of(built) == manifest_of(project.folder / "plain")
@@ -47,7 +53,33 @@ def test_a_debug_build_in_folders_beside_each_other(project: Project, tmp_path: 
         "import ctypes, sys; least = 5e-324; before = least * 1.0 != 0; ctypes.CDLL(sys.argv[1]);"
         "print(before, least * 1.0 != 0)"
     )
-    assert run([sys.executable, "-c", code, built / "libtiny_debug.so"]).split() == ["True", "True"]
+    library = built / "libtiny_debug.so"
+    assert run([sys.executable, "-c", code, library]).split() == ["True", "True"]
+    assert str(made.folder).encode() not in library.read_bytes()
+    assert SharedLibrary(library.read_bytes()).dynamic("DT_RUNPATH") == ["$ORIGIN:$ORIGIN/lib:/opt/x"]
+
+
+def shadow_modules(folder: Path) -> None:
+    """Modules of the standard library's names, and those that we import, each of which ends its process."""
+    folder.mkdir()
+    for name in (*sys.stdlib_module_names, "numpy", "msgspec", "jinja2", "filelock", "elftools", "aot_tune"):
+        (folder / f"{name}.py").write_text(f"raise SystemExit('this is not the module {name}')\n")
+
+
+def test_what_flags_would_do_to_a_library_is_told_at_configure(project: Project) -> None:
+    """FAULTS 86. Nothing is compiled for nothing."""
+    for flags, words in (
+        (
+            ["-DCMAKE_CXX_FLAGS=--coverage"],
+            ["a library holds the path", "--coverage and -fprofile-generate keep paths"],
+        ),
+        (
+            ["-DCMAKE_CXX_FLAGS=", "-DCMAKE_SHARED_LINKER_FLAGS=-lnowhere"],
+            ["no shared library", "cannot find -lnowhere"],
+        ),
+    ):
+        said = " ".join(project.cmake(*flags, build="tried", status=1).split())
+        assert all(word in said for word in [*words, "fix: ", "LDFLAGS"]), said
 
 
 def test_a_library_runs_on_every_cpu_whatever_a_projects_flags(project: Project, tmp_path: Path) -> None:

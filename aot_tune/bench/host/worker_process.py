@@ -33,7 +33,7 @@ from aot_tune.support import processes
 from aot_tune.support.errors import WorkerError
 from aot_tune.support.kernel_features import set_subreaper
 from aot_tune.support.limits import kills_for_memory, note_peak
-from aot_tune.support.run_program import adopt_bench, disown_bench, python_environment
+from aot_tune.support.run_program import adopt_bench, disown_bench, python_environment, python_module
 from aot_tune.support.storage import remove_tree
 
 __all__ = ["DiedError", "Output", "Pool", "Worker"]
@@ -206,7 +206,7 @@ class Worker:
         self.hello: messages.Hello | None = None
         self.pid = 0
         self.folder, self._token, self._log, self._shared = folder, token, log, shared
-        self._command = interpreter or (sys.executable, "-m", "aot_tune.bench.worker")
+        self._command = interpreter or tuple(python_module("aot_tune.bench.worker"))
         self._frames, self._id = Frames(), HELLO
         self._place, self._resident = "starting", 0
 

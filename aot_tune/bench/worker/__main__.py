@@ -1,4 +1,4 @@
-"""A worker process: `python -m aot_tune.bench.worker SETUP`, where SETUP is JSON. Started by the bench, never forked.
+"""A worker process: `aot_tune.bench.worker SETUP`, where SETUP is JSON. Started by the bench, never forked.
 
 It answers one request after the other until its pipe closes. Standard output belongs to the candidates.
 """
@@ -38,8 +38,6 @@ def main(arguments: list[str]) -> int:
     for descriptor in (setup.requests, setup.replies):
         os.set_inheritable(descriptor, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the bench decides when a worker ends
-    scratch = Path.cwd()
-    sys.path[:] = [p for p in sys.path if p and Path(p).resolve() != scratch]
     kind = family(setup.device.family)
     notes = _confine(setup, kind.writable())
     session = session_of(setup.policy, setup.role, setup.device)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -82,8 +84,10 @@ class RayCluster:
     def __enter__(self) -> RayCluster:
         ray = self._ray
         kept = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
+        folder = Path.cwd()
         try:
             _knock(self._address)
+            os.chdir("/")  # Ray puts the current folder first on the path of every node's processes
             ray.init(
                 address=self._address,
                 namespace="aot_tune",
@@ -100,6 +104,7 @@ class RayCluster:
                 "and if it is a node of several clusters, set RAY_ADDRESS to the head's address, such as 10.0.0.1:6379",
             ) from error
         finally:
+            os.chdir(folder)
             if threading.current_thread() is threading.main_thread():  # Ray's own handler ends the process at once
                 for number, handler in kept.items():
                     signal.signal(number, handler)

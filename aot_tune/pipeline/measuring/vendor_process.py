@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from aot_tune.compile.diagnostics import first_error
-from aot_tune.support.run_program import run
+from aot_tune.support.run_program import python_module, run
 from aot_tune.support.storage import scratch_folder
 
 __all__ = ["Products", "VendorAnswer", "VendorQuestion", "ask_vendor"]
@@ -46,7 +46,7 @@ def ask_vendor(question: VendorQuestion, unit: str) -> VendorAnswer:
     with scratch_folder() as name:
         folder = Path(name)
         (folder / "in.json").write_bytes(question.products)
-        argv = [sys.executable, "-m", f"aot_tune.vendor.{question.backend}", "--problems", "in.json"]
+        argv = python_module(f"aot_tune.vendor.{question.backend}", "--problems", "in.json")
         argv += ["--out", "out.json", "--limit", str(question.limit), "--checks", "8000"]
         path = os.pathsep.join(p for p in sys.path if p)
         environ = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": unit}

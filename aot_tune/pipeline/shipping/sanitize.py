@@ -37,7 +37,7 @@ from aot_tune.report.report_text import counted
 from aot_tune.spec import CompileOptions, Operator, Problem
 from aot_tune.spec.kernel import SANITIZERS
 from aot_tune.support.errors import BuildError, ToolchainError
-from aot_tune.support.run_program import Finished, python_environment, run
+from aot_tune.support.run_program import Finished, python_environment, python_module, run
 from aot_tune.support.storage import scratch_folder
 
 __all__ = ["SECONDS", "sanitize_kept"]
@@ -420,5 +420,5 @@ def _run(tool: _Tool, calls: Sequence[WatchedCalls], seconds: float) -> Finished
         environ = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LANG") if name in os.environ}
         environ |= {**python_environment(sys.path), "HOME": scratch, "TMPDIR": scratch, "LC_ALL": "C.UTF-8"}
         environ |= family(tool.device.family).environment(tool.device, tool.session.threads, "candidate", folder)
-        argv = [*tool.command(), sys.executable, "-m", "aot_tune.bench.worker.watched_calls", "job.json"]
+        argv = [*tool.command(), *python_module("aot_tune.bench.worker.watched_calls", "job.json")]
         return run(argv, folder=folder, environ={**environ, **tool.environment()}, timeout=seconds, keep=1 << 20)
