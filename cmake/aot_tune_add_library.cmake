@@ -118,6 +118,14 @@ function(aot_tune_add_library target)
                         "  fix: unset DESTDIR, and install the wheel with --root or --target"
     )
   endif()
+  _aot_tune_claim(OUTPUT_NAME "${ARG_OUTPUT_NAME}" "a process can load one library of each name")
+  if(ARG_MODULE)
+    set(folder "${CMAKE_CURRENT_BINARY_DIR}")
+    if(CMAKE_LIBRARY_OUTPUT_DIRECTORY)
+      set(folder "${CMAKE_LIBRARY_OUTPUT_DIRECTORY}")
+    endif()
+    _aot_tune_claim(MODULE "${ARG_MODULE} in ${folder}" "both would be one file; add_subdirectory makes folders")
+  endif()
   _aot_tune_find_python()
   set(directory "${CMAKE_CURRENT_BINARY_DIR}/aot_tune/${target}")
   _aot_tune_glue_options()
@@ -153,6 +161,17 @@ macro(_aot_tune_find_python)
   get_filename_component(package_parent "${AOT_TUNE_PACKAGE_DIR}" DIRECTORY)
   string(REGEX REPLACE ":$" "" import_path "${package_parent}:${import_path}")
 endmacro()
+
+# Raise an error if another of the project's libraries has a value that each must have for itself.
+function(_aot_tune_claim what value why)
+  get_property(owner GLOBAL PROPERTY "_AOT_TUNE_${what} ${value}")
+  if(owner AND NOT owner STREQUAL target)
+    message(FATAL_ERROR "aot_tune library ${target}: ${what} ${value} is that of ${owner} too\n  why: ${why}\n"
+                        "  fix: give each library its own"
+    )
+  endif()
+  set_property(GLOBAL PROPERTY "_AOT_TUNE_${what} ${value}" "${target}")
+endfunction()
 
 # Make the paths of a list absolute, in the caller's scope. A `+` before a path stays.
 function(_aot_tune_absolute list folder)
@@ -286,6 +305,11 @@ macro(_aot_tune_configure)
       endif()
     endif()
   endforeach()
+  set(_aot_tune_of_target target.txt)
+  get_property(several GLOBAL PROPERTY GENERATOR_IS_MULTI_CONFIG)
+  if(several) # each configuration may have other libraries and definitions
+    set(_aot_tune_of_target "target-$<CONFIG>.txt")
+  endif()
   # Two commands, because Ninja lists all outputs of a command that fails.
   add_custom_command(
     OUTPUT ${generated}
@@ -296,8 +320,8 @@ macro(_aot_tune_configure)
   )
   add_custom_command(
     OUTPUT ${directory}/tuned
-    COMMAND ${CMAKE_COMMAND} -P ${directory}/run.cmake
-    DEPENDS ${directory}/plan.json ${directory}/target.txt ${_aot_tune_libraries}
+    COMMAND ${CMAKE_COMMAND} -DOF_TARGET=${_aot_tune_of_target} -P ${directory}/run.cmake
+    DEPENDS ${directory}/plan.json ${directory}/${_aot_tune_of_target} ${_aot_tune_libraries}
     DEPFILE ${directory}/headers.d # the author's headers that only C++ includes
     COMMENT "Tuning ${target}"
     USES_TERMINAL VERBATIM
@@ -359,7 +383,7 @@ macro(_aot_tune_link)
   # What the target has when CMake generates. It is for the sources of kernels.
   file(
     GENERATE
-    OUTPUT "${directory}/target.txt"
+    OUTPUT "${directory}/${_aot_tune_of_target}"
     CONTENT
       "include_directories=$<TARGET_PROPERTY:${target},INCLUDE_DIRECTORIES>\ndefinitions=$<TARGET_PROPERTY:${target},COMPILE_DEFINITIONS>\nlibraries=${_aot_tune_libraries}\ntargets=${_aot_tune_library_targets}\n"
   )

@@ -82,9 +82,12 @@ def configure_project(
             why="its CMakeLists.txt calls no aot_tune_add_library" + (f"\n       {output[-1]}" if output else ""),
             fix="call it, or pass the -D NAME=VALUE that makes the project call it",
         )
+    for file in (plan / "target-Release.txt" for plan in plans):
+        if file.is_file():  # the generator of CMAKE_GENERATOR has several configurations
+            shutil.copy(file, file.with_name("target.txt"))
     targets = sorted({target for plan in plans for target in _own_libraries(plan / "target.txt")})
     if targets:
-        _run([program, "--build", str(build), "--target", *targets], source)
+        _run([program, "--build", str(build), "--config", "Release", "--target", *targets], source)
     return plans
 
 

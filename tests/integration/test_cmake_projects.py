@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from environments import ROOT, Compiler
+from environments import ROOT, Compiler, run
 from project import Project
 
 INCLUDE = f'include("{ROOT}/cmake/aot_tune_add_library.cmake")\n'
@@ -114,6 +114,38 @@ def test_a_projects_own_folder_as_a_root_and_a_compiler_behind_a_launcher(tmp_pa
     project.cmake()
     assert plan.read_text() == read
     assert "no work to do" in project.make_all()
+
+
+def test_what_only_one_library_can_have_is_told_at_configure(project: Project) -> None:
+    """FAULTS 90. A file of one would replace a file of the other."""
+    one = f'aot_tune_add_library(one TEMPLATES "{project.templates}" MODE generic '
+    two, installed = one.replace("(one", "(two"), "aot_tune_install_library({} DESTINATION {})\n"
+    for lines, clash in (
+        ([one, "OUTPUT_NAME ops)\n", two, "OUTPUT_NAME ops)\n"], "OUTPUT_NAME ops"),
+        ([one, "MODULE ops)\n", two, "MODULE ops)\n"], f"MODULE ops in {project.folder}/cmake"),
+        ([one, ")\n", two, ")\n", installed.format("one", "x"), installed.format("two", "x/")], "DESTINATION x"),
+    ):
+        write(project, INCLUDE, *lines)
+        said = " ".join(project.cmake(status=1).split())
+        assert f"aot_tune library two: {clash} is that of one too why:" in said, said
+
+
+def test_configurations_with_libraries_and_definitions_of_their_own(project: Project) -> None:
+    """FAULTS 90: the same folder makes both, one after the other."""
+    helper = 'file(WRITE helper.c "int helper(void) { return 1; }")\nadd_library(helper STATIC helper.c)\n'
+    defined = "target_compile_definitions(tiny PRIVATE ONLY_$<CONFIG>)\n"
+    write(project, INCLUDE, helper, "ADD\n", defined, languages="C CXX", more="LINK_LIBRARIES helper")
+    project.cmake("-G", "Ninja Multi-Config")
+    build = project.folder / "cmake"
+    for configuration in ("Release", "Debug"):
+        argv = ["ninja", "-C", build, "-f", f"build-{configuration}.ninja", "aot_tune/tiny/tuned"]
+        run(argv, env=project.environment())
+            ["ninja", "-C", build, "-f", f"build-{configuration}.ninja", "aot_tune/tiny/tuned"],
+            env=project.environment(),
+        )
+        of_target = (build / "aot_tune" / "tiny" / "target.txt").read_text()
+        assert f";ONLY_{configuration}\n" in of_target
+        assert f"libraries={build}/{configuration}/libhelper.a\n" in of_target
 
 
 def test_an_error_is_not_followed_by_a_wall_of_names(tmp_path: Path) -> None:
