@@ -140,9 +140,6 @@ def test_configurations_with_libraries_and_definitions_of_their_own(project: Pro
     for configuration in ("Release", "Debug"):
         argv = ["ninja", "-C", build, "-f", f"build-{configuration}.ninja", "aot_tune/tiny/tuned"]
         run(argv, env=project.environment())
-            ["ninja", "-C", build, "-f", f"build-{configuration}.ninja", "aot_tune/tiny/tuned"],
-            env=project.environment(),
-        )
         of_target = (build / "aot_tune" / "tiny" / "target.txt").read_text()
         assert f";ONLY_{configuration}\n" in of_target
         assert f"libraries={build}/{configuration}/libhelper.a\n" in of_target
