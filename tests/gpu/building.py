@@ -154,12 +154,23 @@ class Compiled:
 
 def compile_twice(folder: Path, fault: str) -> Compiled:
     """Render, compile and link one config of the tests' kernel: `none` is the good one."""
-    operator = load_operator(TEMPLATES / "twice")
-    kernel = operator.kernel("good" if fault == "none" else "bad")
+    kernel = "good" if fault == "none" else "bad"
+    return _compiled(folder / fault, TEMPLATES / "twice", kernel, {"THREADS": 128, "FAULT": fault}, {"T": "f32"})
+
+
+def compile_first(folder: Path, templates: Path, kernel: str, dtypes: dict[str, str], **fixed: Any) -> Compiled:
+    """The first config of a kernel that has these values."""
+    parameters = {p.name: p.values for p in load_operator(templates).kernel(kernel).parameters}
+    return _compiled(folder, templates, kernel, {n: v[0] for n, v in parameters.items()} | fixed, dtypes)
+
+
+def _compiled(folder: Path, templates: Path, name: str, config: dict[str, Any], dtypes: dict[str, str]) -> Compiled:
+    operator = load_operator(templates)
+    kernel = operator.kernel(name)
     target = [t for t in native_targets() if t.family == "cuda"][-1]
-    candidate = candidate_for(operator, kernel, {"THREADS": 128, "FAULT": fault}, target, dtypes={"T": "f32"})
-    rendered = Renderer([TEMPLATES]).render(operator, candidate, target)
-    chain, out = toolchain_for("nvcc"), folder / fault / "candidate.o"
+    candidate = candidate_for(operator, kernel, config, target, dtypes=dtypes)
+    rendered = Renderer([templates.parent]).render(operator, candidate, target)
+    chain, out = toolchain_for("nvcc"), folder / "candidate.o"
     out.parent.mkdir(parents=True)
     outcome = chain.compile(rendered.source, target, out, 120.0)
     assert outcome.status == "ok", outcome.log
@@ -198,5 +209,8 @@ class Bed:
 
     def entry(self, fault: str) -> Variant:
         """A candidate as the bench takes it."""
-        made = self.objects(fault)
+        return self.variant(self.objects(fault))
+
+    def variant(self, made: Compiled) -> Variant:
+        """What was compiled, as the bench takes it."""
         return linked_variant(made.candidate, made.path, made.symbol, made.digest, made.requires)

@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from building import build_project, twice_templates
+from building import build_project, compile_first, twice_templates
+from environments import ROOT
+
+from aot_tune.spec import problem
+from aot_tune.spec.load_operators import load_operator
 
 Make = Callable[..., Any]
 
@@ -81,6 +85,7 @@ def test_a_sticky_error_costs_only_its_candidate(bed: Any, fault: str, pattern: 
         ("stale_workspace", "wrong-result", r""),
         ("past_workspace", "wrong-result", r"workspace"),
         ("refuses", "failed", r"returned 5"),
+        ("early", "wrong-result", r"y\[.* between kernels that write its inputs\)$"),
         ("too_much_shared", "failed", r"returned \d+"),
     ],
 )
@@ -96,6 +101,21 @@ def test_work_on_another_stream_never_passes(bed: Any) -> None:
     """Row 14: what is not on the given stream is not in the time."""
     measured = bed.screen("other_stream")
     assert measured.status != "ok", measured
+    assert bed.screen("none").status == "ok"
+
+
+def test_row_75_a_product_that_read_its_input_before_it_was_written(bed: Any, tmp_path: Path) -> None:
+    """`cuda_direct_gemv` as it was: the assembler moved its loads ahead of the wait."""
+    archive = subprocess.run(["git", "archive", "bdf54ed2^", "templates"], check=False, cwd=ROOT, capture_output=True)
+    if archive.returncode:
+        pytest.skip("no history of the project here")
+    subprocess.run(["tar", "x", "-C", tmp_path], input=archive.stdout, check=True)
+    dtypes, gemm = {"T": "bf16"}, tmp_path / "templates" / "gemm"
+    made = compile_first(tmp_path / "made", gemm, "cuda_direct_gemv", dtypes, EARLY=True)
+    prepared = bed.bench.prepare(load_operator(gemm), problem(M=1, N=4096, K=4096, dtypes=dtypes))
+    measured = bed.bench.verify(prepared, bed.variant(made), tune_checks=False)
+    assert measured.status == "wrong-result", measured
+    assert "between kernels that write its inputs" in measured.reason, measured
     assert bed.screen("none").status == "ok"
 
 

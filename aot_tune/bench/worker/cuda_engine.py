@@ -615,6 +615,21 @@ class CudaEngine(Engine):
         finally:
             recorded.close()
 
+    def chains(
+        self, before: Sequence[tuple[Any, Any]], call: Call, after: Sequence[Sequence[tuple[Any, Any]]]
+    ) -> Iterator[tuple[str, Callable[[], None]]]:
+        """On the stream, and in a graph if the call can be captured."""
+        calls = [self._gpu.copying(before), call, *(self._gpu.copying(pairs, waits=True) for pairs in after)]
+        yield "", one_by_one(calls).play
+        try:
+            recorded = self._gpu.record(calls)
+        except CaptureError:
+            return
+        try:
+            yield " in a graph", recorded.play
+        finally:
+            recorded.close()
+
     def put_back(self, storage: Any, source: Any) -> Undo:
         """See `_put_back`."""
         return _put_back(storage, source)

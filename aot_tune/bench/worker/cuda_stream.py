@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -59,6 +59,11 @@ class CaptureError(Exception):
     """Calls cannot be captured in a graph."""
 
 
+_TABLE, _COPIERS, _LATE_NS, _STARTS_EARLY = 8, 32, 30_000, 6
+"""Of late copies: tensors of a launch, blocks, how late they are, and the attribute of a launch that may start early
+(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)."""
+
+
 class DeviceStream(Protocol):
     """One device's stream.
 
@@ -102,6 +107,13 @@ class DeviceStream(Protocol):
 
         Raises:
             CaptureError: when they cannot be captured. `one_by_one` takes such calls.
+        """
+
+    def copying(self, pairs: Sequence[tuple[Any, Any]], waits: bool = False) -> Call:
+        """A call of a kernel that copies the second storage of each pair to the first, after a while.
+
+        A kernel that may start early can start before that. With `waits`, this one starts early itself, and waits for
+        the kernels before it. Then it copies at once.
         """
 
     def time(self, play: Play, count: int, warm: bool = True, before: Play | None = None) -> list[float]:
@@ -151,6 +163,72 @@ def one_by_one(calls: Sequence[Call]) -> Recorded:
     return Recorded(play)
 
 
+class _Copy(ctypes.Structure):
+    _fields_ = (("to", ctypes.c_void_p), ("source", ctypes.c_void_p), ("size", ctypes.c_uint64))
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute, with a number as its value."""
+
+    _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_int), ("rest", ctypes.c_int * 15))
+
+
+class _Launch(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    )
+
+
+class LateCopies:
+    """The kernel of `late_copy.ptx`, loaded into the current context by the driver."""
+
+    def __init__(self, driver: Any, function: ctypes.c_void_p) -> None:
+        self._driver, self._function = driver, function
+
+    @classmethod
+    def on(cls, device: torch.device) -> LateCopies | Literal[False]:
+        """False where no kernel starts early, or where the driver does not take it."""
+        if torch.cuda.get_device_capability(device) < (9, 0):
+            return False
+        try:
+            driver = ctypes.CDLL("libcuda.so.1")
+            module, function = ctypes.c_void_p(), ctypes.c_void_p()
+            text = Path(__file__).with_name("late_copy.ptx").read_bytes() + b"\0"
+            failed = driver.cuModuleLoadData(ctypes.byref(module), text)
+            failed = failed or driver.cuModuleGetFunction(ctypes.byref(function), module, b"aot_tune_late_copy")
+            return not failed and hasattr(driver, "cuLaunchKernelEx") and cls(driver, function)
+        except OSError:
+            return False
+
+    def call(self, pairs: Sequence[tuple[Any, Any]], stream: ctypes.c_void_p, *, waits: bool) -> Call:
+        """See `DeviceStream.copying`. A launch takes at most eight tensors."""
+        launches = [self._launch(pairs[i : i + _TABLE], stream, waits) for i in range(0, len(pairs), _TABLE)]
+
+        def call() -> int:
+            return next(filter(None, (launch() for launch in launches)), 0)
+
+        return call
+
+    def _launch(self, pairs: Sequence[tuple[Any, Any]], stream: ctypes.c_void_p, waits: bool) -> Callable[[], int]:
+        table = (_Copy * _TABLE)(*(_Copy(to.data_ptr(), source.data_ptr(), to.numel()) for to, source in pairs))
+        count, wait, ns = ctypes.c_int(len(pairs)), ctypes.c_int(waits), ctypes.c_uint64(0 if waits else _LATE_NS)
+        given = (ctypes.c_void_p * 4)(*(ctypes.addressof(value) for value in (table, count, wait, ns)))
+        early = _Attribute(_STARTS_EARLY, 0, 1)
+        launch = _Launch((_COPIERS, 1, 1), (256, 1, 1), 0, stream.value, ctypes.pointer(early), int(waits))
+
+        def start(_held: object = (table, count, wait, ns, pairs)) -> int:
+            return int(self._driver.cuLaunchKernelEx(ctypes.byref(launch), self._function, given, None))
+
+        return start
+
+
 class GpuStream:
     """See `DeviceStream`. Makes the CUDA context. Candidates, torch and this share its runtime library and stream.
 
@@ -169,6 +247,7 @@ class GpuStream:
         self.last_busy = -math.inf
         self._events: list[Any] = []
         self._others: list[Any] = []
+        self._copies: LateCopies | Literal[False] | None = None
 
     def guard(self) -> Any:
         """torch's work goes to the stream."""
@@ -255,6 +334,21 @@ class GpuStream:
             self.check()
             raise CaptureError(str(error).partition("\n")[0]) from error
         return Recorded(graph.replay, None, graph.reset)
+
+    def copying(self, pairs: Sequence[tuple[Any, Any]], waits: bool = False) -> Call:
+        """By `late_copy.ptx`, or by torch on a device on which no kernel starts early."""
+        if self._copies is None:
+            self._copies = LateCopies.on(self.device)
+        late = self._copies
+        if late:
+            return late.call(pairs, self._handle, waits=waits)
+
+        def call() -> int:
+            for to, source in pairs:
+                to.copy_(source)
+            return 0
+
+        return call
 
     def time(self, play: Play, count: int, warm: bool = True, before: Play | None = None) -> list[float]:
         """Timed with events. The first play keeps the GPU busy while the rest is queued, so that no gap is timed."""

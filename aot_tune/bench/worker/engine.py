@@ -330,6 +330,19 @@ class Engine(ABC):
             LaunchError: when a call returns an error.
         """
 
+    def chains(
+        self,
+        before: Sequence[tuple[Any, Any]],  # noqa: ARG002
+        call: Call,  # noqa: ARG002
+        after: Sequence[Sequence[tuple[Any, Any]]],  # noqa: ARG002
+    ) -> Iterator[tuple[str, Callable[[], None]]]:
+        """Ways to play a call between other kernels, and their names. None where a call is done when it returns.
+
+        The kernel before it may still write `before`, the second storage of each pair to the first, when the call
+        starts. Those after it write `after`, one after the other.
+        """
+        yield from ()
+
     @abstractmethod
     def put_back(self, storage: Any, source: Any) -> Undo:
         """A function that writes again what a call has changed of a storage, see `put_back` of a family."""

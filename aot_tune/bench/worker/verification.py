@@ -86,7 +86,7 @@ class Trial(NamedTuple):
 
     `locked` inputs cannot be written. OpenMP has so many `threads`, or as many as usual if that is 0.
     `again` says that its bits are compared with those of the first run. If that took longer than `most_ns`, there is no
-    such run.
+    such run. `follows` says that other kernels come right before and after the call, see `Engine.chains`.
     """
 
     placement: Placement = "inside"
@@ -96,12 +96,14 @@ class Trial(NamedTuple):
     poison: int = 0
     locked: bool = False
     threads: int = 0
+    follows: bool = False
 
     @property
     def beside(self) -> str:
         """Which outputs use which input's memory, and how many threads there are, to follow a problem's name."""
         aliases = [f", {output!r} in the memory of {name!r}" for output, name in self.aliases.items()]
-        return "".join([*aliases, f", with {self.threads} thread{'s' * (self.threads > 1)}" if self.threads else ""])
+        threads = f", with {self.threads} thread{'s' * (self.threads > 1)}" if self.threads else ""
+        return "".join([*aliases, threads, ", between kernels that write its inputs" if self.follows else ""])
 
     @property
     def limits(self) -> str:
@@ -115,7 +117,8 @@ def plan(state: ProblemState, engine: Engine, *, quick: bool, alone: bool, turn:
     On the host, a long run is repeated only for operators that are deterministic, so that their bits must be equal. A
     repeated run cannot write to its inputs. The second placement has one thread, and the third has three of some
     problems. On a device, a run is repeated on a problem that is verified `alone`. Then come runs in which outputs are
-    the memory of inputs, if they may be. The poison of the first run is that of `turn`, and each run has the next one.
+    the memory of inputs, if they may be, and on a device one between other kernels. The poison of the first run is that
+    of `turn`, and each run has the next one.
     """
     threads = (0, 1, 0 if turn % _OFTEN else 3)
     first, *others = (Trial(p, threads=n) for p, n in zip(state.placements(), threads, strict=False))
@@ -123,7 +126,8 @@ def plan(state: ProblemState, engine: Engine, *, quick: bool, alone: bool, turn:
     repeated = first._replace(again=True, most_ns=most_ns, locked=True)
     again = [repeated] if not quick and (alone or engine.on_host) else []
     aliased = [Trial(aliases=aliases) for aliases in aliases_on(state.operator, state.check.problem)]
-    runs = [first, *again, *([] if quick else others), *aliased]
+    follows = [Trial(follows=True)] if alone and not (quick or engine.on_host) else []
+    runs = [first, *again, *([] if quick else others), *aliased, *follows]
     return [run._replace(poison=turn + number) for number, run in enumerate(runs)]
 
 
@@ -196,7 +200,7 @@ def verify(
         except LaunchError as failure:
             return ended("failed", f"{failure.what} ({check.place}{trial.beside})")
         worst = max(worst, judged.error)
-        if not trial.aliases:
+        if not (trial.aliases or trial.follows):
             runs.append(judged.ns)
         if trial.again:
             bitwise = judged.same
@@ -279,6 +283,8 @@ class CandidateAttempt:
 
     def _make(self, calls: CallSet, trial: Trial, garbage: int, bits: Bits, *, renewed: bool) -> TrialResult:
         caller = Caller(self._engine, self._loaded, [calls])
+        if trial.follows:
+            return self._between(caller, trial.poison, bits)
         before = arithmetic_now()
         if renewed and self._timed:
             first = self._state.timed()
@@ -297,6 +303,35 @@ class CandidateAttempt:
         if fault and caller.workspace is not None:
             caller.workspace.heal()
         return TrialResult(ns, fault, error, same)
+
+    def _between(self, caller: Caller, poison: int, bits: Bits) -> TrialResult:
+        """Calls right behind a kernel that writes the inputs late, and before kernels that overwrite them.
+
+        Meanwhile the inputs hold other contents. A candidate that reads before the kernel before it has ended, or when
+        later ones have begun, computes with those.
+        """
+        engine, calls, workspace = self._engine, caller.first, caller.workspace
+        if not calls.renew():
+            return TrialResult(0.0, "", 0.0, same=True)
+        inputs = [(t, calls.storages[t.name]) for t in calls.inputs()]
+        before = [(storage, calls.pristine[t.name]) for t, storage in inputs]
+        over = [(storage, engine.clone(storage)) for _, storage in inputs]
+        made = [(engine.clone(calls.storages[t.name]), calls.storages[t.name]) for t in calls.outputs()]
+        error, same = 0.0, True
+        for where, play in engine.chains(before, caller.call, (made, over)):
+            calls.poison(poison, renewed=True)
+            engine.writing(over)()
+            engine.check()
+            play()
+            engine.check()
+            calls.put_back()
+            engine.writing([(storage, kept) for kept, storage in made])()
+            fault, worst, equal = inspect(engine, self._state, calls, workspace, bits)
+            error, same = max(error, worst), same and equal
+            if fault := caller.changed() or fault:
+                return TrialResult(0.0, f"{fault}{where}", error, same)
+        calls.put_back()
+        return TrialResult(0.0, "", error, same)
 
     def bits(self, trial: Trial) -> Bits:
         """On the device."""

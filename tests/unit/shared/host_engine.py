@@ -57,6 +57,16 @@ class HostEngine:
         """One by one."""
         return one_by_one(calls)
 
+    def copying(self, pairs: Sequence[tuple[Any, Any]], waits: bool = False) -> Call:
+        """At once."""
+
+        def call() -> int:
+            for to, source in pairs:
+                to.copy_(source)
+            return 0
+
+        return call
+
     def time(self, play: Play, count: int, warm: bool = True, before: Play | None = None) -> list[float]:
         """On the monotonic clock."""
         if before is not None:

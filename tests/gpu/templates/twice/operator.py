@@ -21,6 +21,7 @@ FAULTS = (
     "past_workspace",
     "other_stream",
     "refuses",
+    "early",
     "too_much_shared",
 )
 

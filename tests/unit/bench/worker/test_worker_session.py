@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -76,6 +77,26 @@ def test_what_a_candidate_says_of_itself_is_beside_its_time(bed: Bed, build: Any
     assert bed.verify(key).status == "ok"
     raced = bed.ask(messages.Turn(handle="one", key=key, calls=1, warm=1, fresh=True))
     assert (raced.status, raced.reason) == ("ok", "version 7")
+
+
+def test_row_75_a_call_that_does_not_wait_for_other_kernels_is_wrong(bed: Bed, build: Any) -> None:
+    """Here the kernel before it writes only when it has ended, and in a graph those after it have begun too early."""
+    key, copying, record, late = bed.name(SMALL), bed.stream.copying, bed.stream.record, list[Any]()
+    bed.load(build("GOOD"))
+    assert bed.verify(key).status == "ok"
+
+    def not_yet(pairs: Any, waits: bool = False) -> Any:
+        copy = copying(pairs)
+        return (lambda: [do() for do in (*late, copy)] and late.clear()) if waits else (lambda: late.append(copy))
+
+    bed.stream.copying = not_yet
+    told = r"^(state|out|total)\[.*: got .* \(problem 'R=13 D=37', between kernels that write its inputs\)$"
+    assert re.search(told, bed.verify(key).reason)
+    bed.stream.copying = copying
+    bed.stream.record = lambda calls: record([calls[0], *calls[2:], calls[1]])
+    assert re.search(told.replace(" \\(", " in a graph \\("), bed.verify(key).reason)
+    bed.stream.record = record
+    assert bed.verify(key).status == "ok"
 
 
 def test_a_fault_of_the_device_is_the_last_word(bed: Bed, build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
