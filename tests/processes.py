@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["becomes_true", "is_alive", "processes", "program", "sleepers", "small_disk"]
+__all__ = ["becomes_true", "is_alive", "processes", "program", "small_disk"]
 
 
 def processes(where: Callable[[Path], object]) -> list[int]:
@@ -21,12 +21,6 @@ def processes(where: Callable[[Path], object]) -> list[int]:
             if entry.name.isdigit() and where(entry):
                 found.append(int(entry.name))
     return found
-
-
-def sleepers(seconds: str) -> list[int]:
-    """Programs that sleep so long."""
-    command = [b"sleep", seconds.encode()]
-    return processes(lambda entry: (entry / "cmdline").read_bytes().split(b"\0")[:2] == command)
 
 
 def is_alive(pid: int) -> bool:

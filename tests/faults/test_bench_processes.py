@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import becomes_true, is_alive, sleepers
+from processes import becomes_true, is_alive, processes
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.worker_process import DiedError, Pool
@@ -240,6 +240,13 @@ with bench:
 """
 
 
+def below(folder: Path, word: bytes = b"") -> list[int]:
+    """Processes whose folder is below another, with a word in their command."""
+    return processes(
+        lambda entry: (entry / "cwd").readlink().is_relative_to(folder) and word in (entry / "cmdline").read_bytes()
+    )
+
+
 @pytest.mark.alone
 def test_no_worker_outlives_its_parent(tmp_path: Path, start_python: Any, operator_folder: Path, objects: Any) -> None:
     """FAULTS.md, row 84: the first one's is busy with a candidate that never returns and keeps nothing that ties it."""
@@ -250,13 +257,13 @@ def test_no_worker_outlives_its_parent(tmp_path: Path, start_python: Any, operat
     assert [len(pids) for pids in workers] == [3, 3, 3, 2]
     time.sleep(0.5)
     assert all(is_alive(p) for pids in workers[:3] for p in pids)
-    assert becomes_true(lambda: sleepers("4322"), 10)
+    assert becomes_true(lambda: below(tmp_path, b"sleep"), 10)
     for how, parent in zip(ways[:3], parents, strict=False):
         parent.send_signal(getattr(signal, how))
     parents[3].wait(10)
     becomes_true(lambda: not any(is_alive(p) for pids in workers for p in pids), 2)
     assert [how for how, pids in zip(ways, workers, strict=True) if any(is_alive(p) for p in pids)] == []
-    assert becomes_true(lambda: not sleepers("4322"), 1)
+    assert becomes_true(lambda: not below(tmp_path), 1)
     for parent in parents:
         parent.wait(10)
         parent.stdout.close()

@@ -458,7 +458,7 @@ class Worker:
         return False
 
     def _finish(self) -> tuple[int, int]:
-        """Kill what is left of the group, and reap the worker.
+        """Kill what is left of the group, reap the worker, and remove its folder.
 
         Returns its exit code, as Popen gives it, and its peak memory.
         """
@@ -482,6 +482,7 @@ class Worker:
                 pass
         self._drain_output()
         self._usage.clear()
+        remove_tree(self.folder)
         self._selector.close()
         for descriptor in (self._requests, self._replies, self._printed, self._pidfd):
             os.close(descriptor)
@@ -586,7 +587,6 @@ class Pool:
             if worker.died_idle():
                 self.deaths += 1
                 self.sweep()
-                self._clear(worker)
 
     def _ready(self, place: _Place) -> Worker:
         """The worker in a place, ready. If it died by itself while it started, another is tried.
@@ -617,7 +617,6 @@ class Pool:
         except DiedError as death:
             self.deaths += 1
             self.sweep()
-            self._clear(worker)
             if death.status == "timeout":
                 self._log(f"a worker was killed: {death.reason}")
             raise
@@ -648,7 +647,6 @@ class Pool:
         """End a worker that is not to be used again, and what it left behind."""
         worker.kill()
         self.sweep()
-        self._clear(worker)
 
     def settle(self) -> None:
         """Before times are taken on the host's cores: wait for a warm spare, and until no other worker runs."""
@@ -664,9 +662,6 @@ class Pool:
         """Kill what dead workers left behind."""
         processes.sweep(self.token, [w.pid for w in self.workers()])
 
-    def _clear(self, worker: Worker) -> None:
-        remove_tree(worker.folder)
-
     def close(self) -> None:
         """Kill all workers and what they left behind, and restore what was set. Idempotent."""
         if not self._open or os.getpid() != self._owner:
@@ -675,7 +670,6 @@ class Pool:
         atexit.unregister(self.close)
         for worker in self.workers():
             worker.kill()
-            self._clear(worker)
         self.sweep()
         disown_bench(self.token)
         _release_subreaper()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from aot_tune.bench.worker import sandbox
@@ -33,6 +34,15 @@ _SAVED = ctypes.create_string_buffer(64)
 """The environment at import. C's `fenv_t` takes at most 32 bytes."""
 _libm.fegetenv(_SAVED)
 _LEAST, _ONE = 5e-324, 1.0
+_libc = ctypes.CDLL(None)
+_LC_ALL = 6
+_TELLING = 40
+"""Values of settings that take more characters say little."""
+_STATED = {"mask of new files": "Umask", "locked memory": "VmLck", "system calls": "Seccomp", "traces": "TracerPid"}
+"""Other settings that `/proc/self/status` states."""
+_ANSWERED = {"dumps": 3, "timers' slack": 30, "large pages": 42}
+_WRITTEN = {"signal when its parent ends": 2, "time stamps": 25, "orphans": 37}
+"""Those that `prctl` returns, and that it writes, by the numbers of <linux/prctl.h>."""
 T = TypeVar("T")
 _SETTLES = 0.5
 """Seconds in which ending threads must end, such as those of an OpenMP team that was larger."""
@@ -42,22 +52,37 @@ _THREADS = 0b11 << 31
 """Signals 32 and 33. The C library takes them for itself once there are threads."""
 
 
-def arithmetic_now() -> tuple[int, bool]:
-    """How the calling thread computes: its rounding mode, and whether denormal numbers are flushed to 0."""
-    return int(_libm.fegetround()), _LEAST * _ONE == 0.0
+Arithmetic = tuple[int, bool, bytes]
+
+
+def arithmetic_now() -> Arithmetic:
+    """How the calling thread computes: its rounding mode, whether denormal numbers are flushed to 0, and its x87 unit.
+
+    Of this unit, it is how it is set, and which registers are in use. MMX code that does not empty them leaves them so.
+    """
+    return int(_libm.fegetround()), _LEAST * _ONE == 0.0, _x87()
+
+
+def _x87() -> bytes:
+    if os.uname().machine != "x86_64":
+        return b""
+    now = ctypes.create_string_buffer(64)
+    _libm.fegetenv(now)
+    return now.raw[0:2] + now.raw[8:10]
 
 
 _AT_FIRST = arithmetic_now()
 """The mode at import."""
 
 
-def arithmetic_change(before: tuple[int, bool]) -> str:
+def arithmetic_change(before: Arithmetic) -> str:
     """How a call changed the arithmetic from before it, or empty. It is then set as at import."""
     now = arithmetic_now()
     if now == before:
         return ""
     restore_arithmetic()
-    what = "rounds in another direction" if now[0] != before[0] else "treats denormal numbers differently"
+    words = "rounds in another direction", "treats denormal numbers differently", "has another state of its x87 unit"
+    what = next(word for word, then, late in zip(words, before, now, strict=True) if then != late)
     return f"the thread that called it {what} from then on"
 
 
@@ -77,6 +102,7 @@ class ProcessState(NamedTuple):
     environment: frozenset[bytes] = frozenset()
     descriptors: frozenset[str] = frozenset()
     threads: frozenset[int] = frozenset()
+    settings: Mapping[str, str] = MappingProxyType({})
 
 
 def state_now(*, on_host: bool) -> ProcessState:
@@ -94,6 +120,7 @@ def state_now(*, on_host: bool) -> ProcessState:
         environment=_environment(),
         descriptors=_descriptors(),
         threads=_threads(),
+        settings=_settings(),
     )
 
 
@@ -111,6 +138,10 @@ def changes(before: ProcessState, *, on_host: bool) -> list[str]:
         changed.append(f"its working folder (now {now.folder})")
     if now.handlers != before.handlers:
         changed.append(f"how it takes signals ({_signals(before.handlers, now.handlers)})")
+    for what, then in before.settings.items():
+        if (value := now.settings[what]) != then:
+            told = f" ({then or 'none'}, now {value or 'none'})"
+            changed.append(f"its {what}{told if len(told) < _TELLING else ''}")
     if now.environment != before.environment:
         names = {e.partition(b"=")[0].decode(errors="replace") for e in now.environment ^ before.environment}
         changed.append(f"its environment ({', '.join(sorted(names)[:5])})")
@@ -158,6 +189,13 @@ def _folder() -> str:
         return "one that is gone"
 
 
+def _mode() -> str:
+    try:
+        return f"{Path().stat().st_mode:o}"
+    except OSError:
+        return "nobody may look"
+
+
 def _handlers() -> tuple[str, ...]:
     status = Path("/proc/self/status").read_bytes()
     return tuple(f"{int(value, 16) & ~_THREADS:x}" for value in _SIGNALS.findall(status))
@@ -169,6 +207,44 @@ def _signals(before: tuple[str, ...], now: tuple[str, ...]) -> str:
         bits |= int(one or "0", 16) ^ int(other or "0", 16)
     names = {int(s): s.name for s in signal.Signals}
     return ", ".join(names.get(n, f"signal {n}") for n in range(1, 65) if bits >> (n - 1) & 1)
+
+
+def _settings() -> dict[str, str]:
+    """Other settings of a process, which kernels have no reason to change."""
+    status = Path("/proc/self/status").read_text(errors="replace")
+    lines = dict(line.partition(":\t")[::2] for line in status.splitlines())
+    stack = ctypes.create_string_buffer(24)
+    _libc.sigaltstack(None, stack)
+    _libc.setlocale.restype = _libc.uselocale.restype = ctypes.c_void_p
+    timers = [name for name in ("REAL", "VIRTUAL", "PROF") if signal.getitimer(getattr(signal, f"ITIMER_{name}"))[0]]
+    return {
+        "locale": ctypes.string_at(_libc.setlocale(_LC_ALL, None)).decode(errors="replace"),
+        "thread's locale": f"{_libc.uselocale(None):x}",
+        "interval timers": ", ".join(timers),
+        "timers": str(_read("/proc/self/timers").count("ID:")),
+        "stack for signals": stack.raw.hex(),
+        "folder's mode": f"{Path().stat().st_mode:o}",
+        "session": f"{os.getsid(0)} {os.getpgid(0)}",
+        "score for the system's killer": _read("/proc/self/oom_score_adj").strip(),
+        **{what: lines.get(name, "").strip() for what, name in _STATED.items()},
+        **{what: str(_libc.prctl(number, 0, 0, 0, 0)) for what, number in _ANSWERED.items()},
+        **{what: _written(number) for what, number in _WRITTEN.items()},
+    }
+
+
+def _read(path: str) -> str:
+    """A small file of `/proc`, which some systems lack."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def _written(number: int) -> str:
+    """What `prctl` writes."""
+    value = ctypes.c_int(0)
+    _libc.prctl(number, ctypes.byref(value), 0, 0, 0)
+    return str(value.value)
 
 
 def _environment() -> frozenset[bytes]:
