@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,13 @@ from environments import ROOT
 
 from aot_tune.spec import problem
 from aot_tune.spec.load_operators import load_operator
+
+from aot_tune.bench.host.findings import Checks
+from aot_tune.compile.toolkit import find_compute_sanitizer
+from aot_tune.database import MeasurementStore
+from aot_tune.pipeline.failures import Failures
+from aot_tune.pipeline.measuring.lazy_bench import BenchFiles
+from aot_tune.pipeline.shipping.sanitize import sanitize_kept
 
 Make = Callable[..., Any]
 
@@ -72,6 +81,48 @@ def test_a_sticky_error_costs_only_its_candidate(bed: Any, fault: str, pattern: 
     assert re.search(pattern, measured.reason), measured.reason
     good = bed.screen("none")
     assert good.status == "ok", good.reason
+
+
+def test_what_is_read_past_a_tensor_is_seen_where_memory_ends(bed: Any) -> None:
+    """Guards do not see it. One check's tensors end where mapped memory ends."""
+    measured = bed.screen("reads_past")
+    assert measured.status == "crashed", measured
+    pattern = r"illegal memory access \(700\) .*end where memory that may be read ends"
+    assert re.search(pattern, measured.reason), measured.reason
+    assert bed.screen("none").status == "ok"
+
+
+@pytest.mark.skipif(find_compute_sanitizer(os.environ) is None, reason="no compute-sanitizer")
+@pytest.mark.parametrize(
+    ("tool", "faults", "report"),
+    [("memcheck", ("none", "reads_past"), "Invalid __global__ read"), ("racecheck", ("shared_race",), "Race reported")],
+)
+def test_what_compute_sanitizer_reports_does_not_ship(
+    bed: Any, monkeypatch: pytest.MonkeyPatch, tool: str, faults: tuple[str, ...], report: str
+) -> None:
+    monkeypatch.setattr(BenchFiles, "link", lambda _files, _backend, made, _options: linked[made.digest])
+    variants = [bed.entry(fault) for fault in faults]
+    linked = {variant.made.digest: Path(variant.shared) for variant in variants}
+    lines: list[str] = []
+    session: Any = SimpleNamespace(
+        failures=Failures(),
+        operators={"twice": bed.operator},
+        device_for=lambda _target: bed.device,
+        progress=SimpleNamespace(line=lines.append, now=time.monotonic, count=lambda *_, **__: None),
+        checks=Checks(),
+        store=MeasurementStore(None),
+        verdicts={},
+        environment=os.environ,
+        jobs_of=lambda _backend: SimpleNamespace(count=1),
+        time=SimpleNamespace(budget=None),
+        threads=1,
+    )
+    sanitize_kept(session, {}, {"twice": variants}, [tool])
+    told = "\n".join([*session.failures.told(), *lines])
+    assert f"twice: {tool} reports its variant" in told, told
+    assert report in told, told
+    clean = {variant.code for variant, fault in zip(variants, faults, strict=True) if fault == "none"}
+    assert {code for code, verdicts in session.verdicts.items() if verdicts == {tool: "clean"}} == clean, told
 
 
 @pytest.mark.parametrize(

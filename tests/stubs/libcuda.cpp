@@ -3,6 +3,8 @@
 // each parameter>...`, so that a launch can log its parameters; one that begins with `refuse` and a number
 // fails to load with that status; of a cubin or PTX, which must load in relaxed mode, launches log no
 // parameters.
+#include <sys/mman.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -128,6 +130,27 @@ int cuMemAlloc_v2(void** memory, size_t size) {
   event(("malloc " + std::to_string(size >> 10) + "K").c_str());
   *memory = std::aligned_alloc(256, size);
   return *memory != nullptr ? 0 : 2;
+}
+
+// ---- Ranges of addresses, of which parts are mapped
+int cuMemGetAllocationGranularity(size_t* unit, const void*, int) { return *unit = 1 << 16, status("granularity"); }
+int cuMemAddressReserve(void** at, size_t size, size_t, uint64_t, uint64_t) {
+  *at = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return *at == MAP_FAILED ? 2 : 0;
+}
+int cuMemCreate(uint64_t* handle, size_t size, const int* properties, uint64_t) {
+  note("create %zu of type %d on %d", size >> 10, properties[0], properties[3]);
+  return *handle = 1, status("create");
+}
+int cuMemMap(void*, size_t, size_t, uint64_t, uint64_t) { return 0; }
+int cuMemRelease(uint64_t) { return 0; }
+int cuMemSetAccess(void* at, size_t size, const int* access, size_t count) {
+  return count == 1 && access[2] == 3 ? mprotect(at, size, PROT_READ | PROT_WRITE) : 1;
+}
+int cuMemUnmap(void* at, size_t size) { return mprotect(at, size, PROT_NONE); }
+int cuMemAddressFree(void* at, size_t size) {
+  note("free %zu", size >> 10);
+  return munmap(at, size);
 }
 
 // ---- Kernels, for launchers

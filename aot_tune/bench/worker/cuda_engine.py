@@ -26,6 +26,7 @@ from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check, Device, GpuTiming, Policy, Role
 from aot_tune.bench.worker.cuda_memory import (
     ApartMemory,
+    EdgeMemory,
     GuardedMemory,
     Truths,
     moved_as,
@@ -509,6 +510,11 @@ class CudaEngine(Engine):
         """See `_Probes.rotation`."""
         return self.probes.rotation(cold, self.last_cache), self.probes.said
 
+    @cached_property
+    def edged(self) -> bool:
+        """If the driver maps memory."""
+        return self._gpu.mapper is not None and self._gpu.mapper.unit > 0
+
     def watch(self) -> None:
         """An allocation for each tensor, without guards.
 
@@ -516,8 +522,10 @@ class CudaEngine(Engine):
         """
         self._memory = ApartMemory
 
-    def allocate(self, wants: Sequence[Want], placement: Placement = "inside") -> GuardedMemory:  # noqa: ARG002
-        """One allocation."""
+    def allocate(self, wants: Sequence[Want], placement: Placement = "inside") -> GuardedMemory:
+        """One allocation, or mapped parts."""
+        if placement == "end" and self._gpu.mapper is not None:
+            return EdgeMemory(self._gpu.mapper, wants)
         return self._memory(self._gpu.device, wants)
 
     def workspace(self, size: int, placement: Placement) -> GuardedMemory | None:  # noqa: ARG002

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +19,9 @@ from aot_tune.spec import Tensor
 __all__ = [
     "BLOCK",
     "ApartMemory",
+    "EdgeMemory",
     "GuardedMemory",
+    "Mapper",
     "Truths",
     "moved_as",
     "tensor_of",
@@ -96,6 +99,142 @@ class GuardedMemory:
             if hit:
                 return after, f"{len(hit)} bytes written {end - begin - 1 - hit[-1]} bytes before its start"
         return "", ""
+
+
+class EdgeMemory(GuardedMemory):
+    """See `Arena`: each piece ends where mapped memory ends, as near as its alignment lets it.
+
+    Raises:
+        torch.OutOfMemoryError: when there is no such memory.
+    """
+
+    def __init__(self, mapper: Mapper, wants: Sequence[Want]) -> None:
+        parts = [_rounded(w.size + GUARD + _step(w), mapper.unit) for w in wants]
+        self._memory, self._mapped = mapper.memory(parts), sum(parts)
+        self._base = int(self._memory.data_ptr())
+        self.pieces, self._zones, end = {}, [], 0
+        for want, part in zip(wants, parts, strict=True):
+            end += part
+            begin = end - want.size
+            begin -= (self._base + begin + want.origin - want.alignment) % _step(want)
+            self._zones += [("", want.name, begin - GUARD, begin), (want.name, "", begin + want.size, end)]
+            self.pieces[want.name] = Piece(self._base + begin, want.size, self._memory[begin : begin + want.size])
+            end += mapper.unit
+        self.heal()
+
+    @property
+    def bytes(self) -> int:
+        """Size of what is mapped."""
+        return self._mapped
+
+
+class _Place(ctypes.Structure):
+    """CUmemLocation of <cuda.h>: of a device."""
+
+    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
+
+
+class _Properties(ctypes.Structure):
+    """CUmemAllocationProp. What is not named here is 0."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("handles", ctypes.c_int),
+        ("place", _Place),
+        ("more", ctypes.c_uint64 * 2),
+    )
+
+
+class _Access(ctypes.Structure):
+    """CUmemAccessDesc."""
+
+    _fields_ = (("place", _Place), ("flags", ctypes.c_int))
+
+
+_PINNED, _ON_DEVICE, _READ_WRITE = 1, 1, 3
+
+
+class Mapper:
+    """Memory of a device of which parts are mapped. An access to what lies between them is a fault.
+
+    `unit`: parts are so many bytes, or a multiple of that. 0 if the driver maps nothing.
+
+    Args:
+        driver: libcuda. A context of the device is current.
+        ordinal: of the device.
+        view: makes a tensor of bytes of memory that has a `__cuda_array_interface__`, and keeps it.
+    """
+
+    def __init__(self, driver: Any, ordinal: int, view: Callable[[Any], Any]) -> None:
+        self.driver, self._view = driver, view
+        self._place = _Place(_ON_DEVICE, ordinal)
+        self._properties = _Properties(type=_PINNED, place=self._place)
+        unit = ctypes.c_size_t(0)
+        try:
+            code = driver.cuMemGetAllocationGranularity(ctypes.byref(unit), ctypes.byref(self._properties), 0)
+        except AttributeError:  # a driver of before CUDA 10.2
+            code = 1
+        self.unit = 0 if code else int(unit.value)
+
+    def memory(self, parts: Sequence[int]) -> Any:
+        """A tensor over all parts, which have `unit` bytes without memory behind them.
+
+        Raises:
+            torch.OutOfMemoryError: when there is no such memory.
+        """
+        return self._view(_Mapped(self, parts))
+
+    def map(self, address: int, size: int) -> None:
+        """Map new memory.
+
+        Raises:
+            torch.OutOfMemoryError: when there is none.
+        """
+        driver, handle = self.driver, ctypes.c_uint64(0)
+        where, length = ctypes.c_uint64(address), ctypes.c_size_t(size)
+        none, zero = ctypes.c_ulonglong(0), ctypes.c_size_t(0)
+        access = _Access(self._place, _READ_WRITE)
+        code = driver.cuMemCreate(ctypes.byref(handle), length, ctypes.byref(self._properties), none)
+        if not code:
+            code = driver.cuMemMap(where, length, zero, handle, none)
+            driver.cuMemRelease(handle)  # when it is no longer mapped
+        code = code or driver.cuMemSetAccess(where, length, ctypes.byref(access), ctypes.c_size_t(1))
+        if code:
+            raise torch.OutOfMemoryError(f"the driver maps no {size} bytes ({code})")
+
+
+class _Mapped:
+    """Parts of a range of addresses. It ends with the last tensor over it."""
+
+    def __init__(self, mapper: Mapper, parts: Sequence[int]) -> None:
+        self._driver, self._parts = mapper.driver, list[tuple[int, int]]()
+        self.size = sum(parts) + len(parts) * mapper.unit
+        address = ctypes.c_uint64(0)
+        none = ctypes.c_uint64(0)
+        if mapper.driver.cuMemAddressReserve(
+            ctypes.byref(address), ctypes.c_size_t(self.size), ctypes.c_size_t(0), none, ctypes.c_ulonglong(0)
+        ):
+            raise torch.OutOfMemoryError(f"no {self.size} bytes of addresses")
+        self.address = int(address.value)
+        at = self.address
+        for part in parts:
+            mapper.map(at, part)
+            self._parts.append((at, part))
+            at += part + mapper.unit
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        return {"shape": (self.size,), "typestr": "|u1", "data": (self.address, False), "version": 2}
+
+    def __del__(self) -> None:
+        for at, part in self._parts:
+            self._driver.cuMemUnmap(ctypes.c_uint64(at), ctypes.c_size_t(part))
+        if hasattr(self, "address"):
+            self._driver.cuMemAddressFree(ctypes.c_uint64(self.address), ctypes.c_size_t(self.size))
+
+
+def _rounded(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
 
 
 class ApartMemory(GuardedMemory):

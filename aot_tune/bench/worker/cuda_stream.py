@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 import torch
 
 from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, Device
+from aot_tune.bench.worker.cuda_memory import Mapper
 from aot_tune.bench.worker.engine import Call, FaultError
 from aot_tune.bench.worker.loaded_objects import LaunchError
 
@@ -68,13 +69,14 @@ class DeviceStream(Protocol):
     """One device's stream.
 
     `dlpack` is DLPack's type and number of the device. `stream` is what candidates are passed. `last_busy` is when the
-    device was last kept busy, on the monotonic clock.
+    device was last kept busy, on the monotonic clock. `mapper` maps its memory, if anything does.
     """
 
     device: torch.device
     dlpack: tuple[int, int]
     stream: int | None
     last_busy: float
+    mapper: Mapper | None
 
     def guard(self) -> Any:
         """A context manager. In it, torch's work goes to the stream."""
@@ -245,6 +247,9 @@ class GpuStream:
         self.stream: int | None = int(self._stream.cuda_stream)
         self._handle = ctypes.c_void_p(self.stream)
         self.last_busy = -math.inf
+        self.mapper: Mapper | None = Mapper(
+            ctypes.CDLL("libcuda.so.1"), 0, lambda memory: torch.as_tensor(memory, device=self.device)
+        )
         self._events: list[Any] = []
         self._others: list[Any] = []
         self._copies: LateCopies | Literal[False] | None = None

@@ -241,6 +241,11 @@ class Engine(ABC):
     def forget(self) -> None:  # noqa: B027
         """Clear an error that a failed launch left behind."""
 
+    @property
+    def edged(self) -> bool:
+        """Whether tensors can have the placement `end`, although it is not one of `placements`."""
+        return False
+
     def watch(self) -> None:  # noqa: B027
         """From now on, allocate so that a sanitizer sees each access that is outside of a tensor."""
 

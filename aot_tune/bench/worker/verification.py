@@ -116,9 +116,10 @@ def plan(state: ProblemState, engine: Engine, *, quick: bool, alone: bool, turn:
 
     On the host, a long run is repeated only for operators that are deterministic, so that their bits must be equal. A
     repeated run cannot write to its inputs. The second placement has one thread, and the third has three of some
-    problems. On a device, a run is repeated on a problem that is verified `alone`. Then come runs in which outputs are
-    the memory of inputs, if they may be, and on a device one between other kernels. The poison of the first run is that
-    of `turn`, and each run has the next one.
+    problems. On a device, a run is repeated on a problem that is verified `alone`. Of several problems, the first also
+    has tensors that end where memory ends, if there can be such. Then come runs in which outputs are the memory of
+    inputs, if they may be, and on a device one between other kernels. The poison of the first run is that of `turn`,
+    and each run has the next one.
     """
     threads = (0, 1, 0 if turn % _OFTEN else 3)
     first, *others = (Trial(p, threads=n) for p, n in zip(state.placements(), threads, strict=False))
@@ -126,8 +127,9 @@ def plan(state: ProblemState, engine: Engine, *, quick: bool, alone: bool, turn:
     repeated = first._replace(again=True, most_ns=most_ns, locked=True)
     again = [repeated] if not quick and (alone or engine.on_host) else []
     aliased = [Trial(aliases=aliases) for aliases in aliases_on(state.operator, state.check.problem)]
+    edge = [Trial("end")] if engine.edged and not (alone or turn) else []
     follows = [Trial(follows=True)] if alone and not (quick or engine.on_host) else []
-    runs = [first, *again, *([] if quick else others), *aliased, *follows]
+    runs = [first, *again, *([] if quick else others), *edge, *aliased, *follows]
     return [run._replace(poison=turn + number) for number, run in enumerate(runs)]
 
 

@@ -221,7 +221,11 @@ class _HostTool(_Tool):
 class _GpuTool(_Tool):
     """One of compute-sanitizer's tools."""
 
-    together, halts = _TOGETHER, False
+    together = _TOGETHER
+
+    def __init__(self, name: str, session: Session, device: Device, files: BenchFiles) -> None:
+        super().__init__(name, session, device, files)
+        self.halts = name == "memcheck"
 
     @cached_property
     def _program(self) -> str:
@@ -398,7 +402,8 @@ def _judged(tool: _Tool, ready: Sequence[tuple[_Item, WatchedCalls]]) -> list[tu
         return _judged(tool, ready[:half]) + _judged(tool, ready[half:])
     number, place = int(places[-1][0]), places[-1][1]
     last = _Result(report=report, none="" if report else _why(done, seconds), place=place)
-    return [*_judged(tool, ready[:number]), (items[number], last), *_judged(tool, ready[number + 1 :])]
+    before = [(item, _Result()) for item in items[:number]] if tool.halts else _judged(tool, ready[:number])
+    return [*before, (items[number], last), *_judged(tool, ready[number + 1 :])]
 
 
 def _why(done: Finished, seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 import time
@@ -9,13 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from stand_ins import StandIn
 
 from aot_tune.bench.protocol.measurement_records import Device
+from aot_tune.bench.worker.cuda_memory import Mapper
 from aot_tune.bench.worker.cuda_stream import Play, Recorded, one_by_one
 from aot_tune.bench.worker.engine import Call
 from aot_tune.bench.worker.loaded_objects import HOST
 
-__all__ = ["HostEngine"]
+__all__ = ["HostEngine", "mapper_of"]
 
 
 def _alone(play: Play, before: Play) -> float:
@@ -33,6 +36,7 @@ class HostEngine:
         self.dlpack = HOST
         self.stream: int | None = None
         self.last_busy = -math.inf
+        self.mapper: Any = None
 
     def guard(self) -> Any:
         """No stream."""
@@ -90,3 +94,14 @@ class HostEngine:
     def read_rate(self, storages: Sequence[Any]) -> float:
         """Nothing tells."""
         return 0.0
+
+
+def mapper_of(driver: StandIn) -> Mapper:
+    """The host's memory, as a GPU's driver maps it."""
+
+    def view(memory: Any) -> Any:
+        held = (ctypes.c_uint8 * memory.size).from_address(memory.address)
+        held.memory = memory
+        return torch.frombuffer(held, dtype=torch.uint8)
+
+    return Mapper(driver.library, 0, view)

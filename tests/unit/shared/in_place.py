@@ -69,7 +69,7 @@ SOURCE = (
 #include <cstdio>
 #define ARGS const DLTensor *x, const DLTensor *state, const DLTensor *out, const DLTensor *total
 enum { GOOD, IDLE, TWICE, LATE, GAP, UNSTEADY, LATER, MEMO, HIDES, MUTATES, PAST_END, PAST_WORKSPACE, REFUSES };
-enum { SPOILS = REFUSES + 1, DECLINES };
+enum { SPOILS = REFUSES + 1, DECLINES, READS_PAST };
 static int calls = 0;
 static float& at(const DLTensor* t, int64_t i, int64_t j) {
     return static_cast<float*>(t->data)[i * t->strides[0] + (t->ndim > 1 ? j * t->strides[1] : 0)];
@@ -105,6 +105,7 @@ EXPORT int candidate_launch(ARGS, void* workspace, size_t size, void*) {
     if (BODY == SPOILS) return 700;
     if (BODY == PAST_WORKSPACE) static_cast<char*>(workspace)[size] = 0;
     if (BODY == MEMO) remembered(x, state);
+    if (BODY == READS_PAST && static_cast<volatile float*>(x->data)[x->shape[0] * x->shape[1] + 40] == 0.3f) return 9;
     for (int64_t i = 0; i < x->shape[0]; ++i) {
         if (BODY != LATE) add_up(x, total, i);
         for (int64_t j = 0; j < x->shape[1]; ++j) {

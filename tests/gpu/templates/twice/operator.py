@@ -13,6 +13,8 @@ FAULTS = (
     "illegal",
     "misaligned",
     "past_end",
+    "reads_past",
+    "shared_race",
     "before_start",
     "half",
     "one_wrong",

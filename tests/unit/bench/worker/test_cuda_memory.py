@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stand_ins import StandIn, build
 
 torch = pytest.importorskip("torch")
 
+from host_engine import mapper_of  # noqa: E402
 
 from aot_tune.bench.worker.comparison import compare  # noqa: E402
-from aot_tune.bench.worker.cuda_memory import GuardedMemory, Truths  # noqa: E402
+from aot_tune.bench.worker.cuda_memory import ApartMemory, EdgeMemory, GuardedMemory, Truths  # noqa: E402
 from aot_tune.bench.worker.engine import Want  # noqa: E402
 from aot_tune.bench.worker.reference_results import EXACT, Bounds, Limits  # noqa: E402
 from aot_tune.spec import Tensor  # noqa: E402
@@ -61,6 +65,49 @@ def test_large_pieces_lie_where_torch_would_put_them_and_have_both_their_guards(
             assert arena.damage() == (name, f"1 bytes written {place}")
             arena.heal()
     assert len(arena._all) < 10 * 4096  # a gap of a segment is not looked at byte by byte
+
+
+def may_be_read(address: int) -> bool:
+    """Whether a page of this process may be."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        place, rights, *_ = line.split()
+        begin, end = (int(part, 16) for part in place.split("-"))
+        if begin <= address < end:
+            return rights.startswith("r")
+    return False
+
+
+def test_mapped_pieces_end_where_memory_ends(tmp_path: Path) -> None:
+    driver = StandIn(build(tmp_path, "libcuda.so.1"))
+    mapper, wants = mapper_of(driver), [Want("x", 1000, 0, 64), Want("y", 70_000, 8, 4), Want("none", 0, 0, 64)]
+    arena = EdgeMemory(mapper, wants)
+    for want in wants:
+        piece = arena.pieces[want.name]
+        assert (piece.address + want.origin) % (2 * want.alignment) == want.alignment
+        end = -(-(piece.address + want.size) // 65536) * 65536
+        assert end - piece.address - want.size < 2 * want.alignment
+        assert may_be_read(end - 1)
+        assert not may_be_read(end)
+        piece.storage.fill_(0x5A)
+    assert not arena.damaged()
+    arena._memory[arena.pieces["y"].address - arena._base - 3] = 0
+    assert arena.damage() == ("y", "1 bytes written 2 bytes before its start")
+    assert arena.bytes == (64 + 128 + 64) << 10
+    del arena, piece
+    assert driver.log() == [*(f"create {n} of type 1 on 0" for n in (64, 128, 64)), "free 448"]
+    driver.library.stub_set(b"create", ctypes.c_int64(2))
+    with pytest.raises(torch.OutOfMemoryError, match="the driver maps no 65536 bytes"):
+        EdgeMemory(mapper, wants)
+    driver.library.stub_set(b"granularity", ctypes.c_int64(801))
+    assert mapper_of(driver).unit == 0
+
+
+def test_pieces_that_a_sanitizer_watches_have_memory_of_their_own() -> None:
+    arena = ApartMemory(CPU, [Want("x", 1000, 8, 4), Want("y", 7, 0, 64), Want("none", 0)])
+    for name, piece in arena.pieces.items():
+        assert piece.address == piece.storage.data_ptr() or not piece.size
+        assert piece.storage.untyped_storage().nbytes() == piece.storage.storage_offset() + piece.size, name
+    arena.heal()
 
 
 BOUNDS = Bounds(absolute=0.1, relative=0.01)

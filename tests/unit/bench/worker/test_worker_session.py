@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
+import os
 import re
+import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,12 +17,18 @@ import msgspec
 import pytest
 from gpus import H200
 from in_place import Bed
+from stand_ins import StandIn
+from stand_ins import build as stub
 
 from aot_tune.bench.protocol import messages
+from aot_tune.bench.protocol.measurement_records import Check, Policy
 from aot_tune.spec import problem
 
 torch = pytest.importorskip("torch")
 
+from host_engine import HostEngine, mapper_of  # noqa: E402
+
+from aot_tune.bench.worker import cuda_engine, watched_calls  # noqa: E402
 from aot_tune.bench.worker.cuda_stream import Recorded, check_device  # noqa: E402
 from aot_tune.bench.worker.engine import FaultError  # noqa: E402
 
@@ -151,3 +160,50 @@ def test_another_device_is_refused(
         return
     with pytest.raises(FaultError, match=said):
         check_device(index, device)
+
+
+def test_of_several_problems_the_first_is_verified_at_the_end_of_memory(bed: Bed, build: Any, tmp_path: Path) -> None:
+    """On a GPU: what a kernel reads past a tensor there is no memory. Here, the driver is a stand-in."""
+    driver = StandIn(stub(tmp_path, "libcuda.so.1"))
+    bed.stream.mapper = mapper_of(driver)
+    first, second = bed.name(SMALL), bed.name(problem(R=14, D=37))
+    bed.load(build("GOOD"))
+    places: list[str] = []
+    request = messages.Verify(handle="one", keys=(first, second), renewed=True)
+    reply = bed.session.handle(request, lambda message: places.append(message.place))
+    assert (reply.status, reply.reason) == ("ok", "")
+    at_end = [place for place in places if place.endswith("end where memory that may be read ends")]
+    assert len(at_end) == 1
+    assert "R=13" in at_end[0]
+    created = len(driver.log())
+    assert created > 0
+    bed.load(build("READS_PAST"), "past")
+    assert bed.verify(second, "past").status == "ok"  # nothing is seen of it among guards
+    assert len(driver.log()) == created
+    child = os.fork()
+    if child == 0:
+        faulthandler.disable()
+        signal.alarm(20)
+        torch.set_num_threads(1)  # the others stayed in the parent
+        bed.session.handle(msgspec.structs.replace(request, handle="past"), lambda _message: None)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGSEGV
+
+
+def test_a_variant_makes_its_calls_for_a_sanitizer(
+    bed: Bed, build: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cuda_engine, "GpuStream", HostEngine)
+    device, checks = H200, (Check(problem=SMALL), Check(problem=problem(R=15, D=37)))
+    variants = [
+        messages.WatchedCalls(path=str(build(body)), symbol="candidate", operator_folder=str(bed.folder), checks=checks)
+        for body in ("GOOD", "DECLINES")
+    ]
+    job = messages.WatchedJob(device=device, policy=Policy(), scratch=str(tmp_path), variants=tuple(variants))
+    (tmp_path / "job.json").write_bytes(msgspec.json.encode(job))
+    assert watched_calls.main([str(tmp_path / "job.json")]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line]
+    assert lines == [
+        *(f"@{n} {where}" for n in range(2) for where in ("load", *(check.place for check in checks))),
+        "@ done",
+    ]
