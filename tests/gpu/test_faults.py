@@ -17,15 +17,14 @@ import pytest
 from building import build_project, compile_first, twice_templates
 from environments import ROOT
 
-from aot_tune.spec import problem
-from aot_tune.spec.load_operators import load_operator
-
 from aot_tune.bench.host.findings import Checks
 from aot_tune.compile.toolkit import find_compute_sanitizer
 from aot_tune.database import MeasurementStore
 from aot_tune.pipeline.failures import Failures
 from aot_tune.pipeline.measuring.lazy_bench import BenchFiles
 from aot_tune.pipeline.shipping.sanitize import sanitize_kept
+from aot_tune.spec import problem
+from aot_tune.spec.load_operators import load_operator
 
 Make = Callable[..., Any]
 

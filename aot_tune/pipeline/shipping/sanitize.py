@@ -25,6 +25,7 @@ from aot_tune.bench.host.odd_problems import oddest_checks
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement
 from aot_tune.bench.protocol.messages import WatchedCalls, WatchedJob
 from aot_tune.compile import Variant, target_by_name, toolchain_for
+from aot_tune.compile.diagnostics import first_error
 from aot_tune.compile.toolkit import find_compute_sanitizer
 from aot_tune.database import operator_digest
 from aot_tune.database.measurement_store import OperatorStore
@@ -34,7 +35,7 @@ from aot_tune.pipeline.measuring.lazy_bench import BenchFiles
 from aot_tune.pipeline.measuring.verify_variants import served_by
 from aot_tune.pipeline.session import Session
 from aot_tune.report.report_text import counted
-from aot_tune.spec import CompileOptions, Operator, Problem
+from aot_tune.spec import CompileOptions, Operator, Problem, Target
 from aot_tune.spec.kernel import SANITIZERS
 from aot_tune.support.errors import BuildError, ToolchainError
 from aot_tune.support.run_program import Finished, python_environment, python_module, run
@@ -47,6 +48,7 @@ _CLEAN, _FALSE = "clean", "reported falsely: "
 _HOST_TOOLS = ("address,undefined", "thread")
 _TEAM = Path(__file__).parents[2] / "compile" / "watched_team.cpp"
 _COMPILED = ("-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-O1", "-g1")
+_COMPILE_SECONDS = 240.0
 _OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
     "UBSAN_OPTIONS": "halt_on_error=1",
@@ -172,36 +174,40 @@ class _HostTool(_Tool):
         return ""
 
     def made(self, item: _Item) -> Path | None:
-        rendered, ships = item.variant.rendered, item.variant.made.path
+        own, ships = item.variant.rendered.compile, item.variant.made.path
         if self.shared and ships and not _has_teams(Path(ships)):
             return None
-        own = rendered.compile
         options = CompileOptions(
             include_directories=own.include_directories,
             definitions=own.definitions,
             options=(*own.options, f"-fsanitize={self.name}", *_COMPILED),
-            libraries=own.libraries,
         )
-        cache = self.session.cache("cxx")
-        made = cache.get(msgspec.structs.replace(rendered, compile=options), item.variant.target)
-        if made.status != "ok":
-            raise ToolchainError(f"it does not compile with -fsanitize={self.name}: {made.error}")
-        objects = [Path(made.path)]
-        if self.shared:
-            objects.append(self._team)
-        path = self.files.folder() / f"{made.digest[:24]}-watched.so"
+        made = self._compile(item.variant.id, item.variant.rendered.source, item.variant.target, options)
+        if self.shared and not _has_teams(made):
+            return None
+        objects = [made, self._team] if self.shared else [made]
         libraries = (*self._chain.libraries(own), f"-fsanitize={self.name}")
-        self._chain.link_shared(objects, path, libraries)
-        return path
+        self._chain.link_shared(objects, made.with_suffix(".so"), libraries)
+        return made.with_suffix(".so")
+
+    def _compile(self, name: str, source: str, target: Target, options: CompileOptions) -> Path:
+        """An object that no library gets.
+
+        Raises:
+            ToolchainError: when it does not compile.
+        """
+        out = self.files.folder() / f"{self._library}-{name}" / "watched.o"
+        out.parent.mkdir()
+        made = self._chain.compile(source, target, out, _COMPILE_SECONDS, options)
+        if made.status != "ok":
+            raise ToolchainError(f"it does not compile with -fsanitize={self.name}: {first_error(made.log)}")
+        return out
 
     @cached_property
     def _team(self) -> Path:
         """The object with OpenMP's teams."""
-        out, options = self.files.folder() / "watched_team.o", CompileOptions(options=("-fsanitize=thread", *_COMPILED))
-        made = self._chain.compile(_TEAM.read_text("utf-8"), target_by_name("cpu-x86-64"), out, SECONDS[0], options)
-        if made.status != "ok":
-            raise ToolchainError(f"{_TEAM.name} does not compile: {made.log[:300]}")
-        return out
+        options = CompileOptions(options=("-fsanitize=thread", *_COMPILED))
+        return self._compile(_TEAM.stem, _TEAM.read_text("utf-8"), target_by_name("cpu-x86-64"), options)
 
     def checks(self, item: _Item) -> list[Check]:
         every = self.session.checks.of(item.operator, item.variant.requires, self.policy, on_host=True)
