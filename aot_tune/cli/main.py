@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import io
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -123,17 +126,23 @@ def _check(given: argparse.Namespace) -> int:
     directory: Path = given.directory
     forbidden = [str(given.build)] if given.build else []
     manifest = directory / "manifest.json"
-    if given.module is not None:  # the library itself was checked when it was linked
-        check_module(given.library, given.module, manifest, forbidden=forbidden)
-        if missing := check_import(given.library, given.module, manifest):
-            print(f"aot_tune: {given.module.name} can only be imported where its libraries are: {missing}", flush=True)
-    else:
-        from aot_tune.pipeline.shipping.verify_linked import verify_linked_library
-        from aot_tune.support.interrupts import end_with_the_build
+    try:
+        if given.module is not None:  # the library itself was checked when it was linked
+            check_module(given.library, given.module, manifest, forbidden=forbidden)
+            if missing := check_import(given.library, given.module, manifest):
+                why = "can only be imported where its libraries are"
+                print(f"aot_tune: {given.module.name} {why}: {missing}", flush=True)
+        else:
+            from aot_tune.pipeline.shipping.verify_linked import verify_linked_library
+            from aot_tune.support.interrupts import end_with_the_build
 
-        check_against_manifest(given.library, None, manifest, directory / "variants.a", forbidden=forbidden)
-        with end_with_the_build():
-            verify_linked_library(directory, given.library)
+            check_against_manifest(given.library, None, manifest, directory / "variants.a", forbidden=forbidden)
+            with end_with_the_build():
+                verify_linked_library(directory, given.library)
+    except (AotTuneError, OSError):
+        with contextlib.suppress(OSError):  # the next build writes all files anew, in case one is damaged
+            (directory / "tuned").unlink(missing_ok=True)
+        raise
     note_linked(directory)
     return 0
 
@@ -166,11 +175,15 @@ def command_line() -> argparse.ArgumentParser:
     return parser
 
 
-def _told(error: Exception) -> str:
+def _told(error: Exception, directory: Path | None) -> str:
     if not isinstance(error, OSError):
         return str(error)
     where = f"{error.filename}: " if error.filename is not None else ""
-    return f"{where}{error.strerror or error}"
+    full = ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        folders = [tempfile.gettempdir(), *([str(directory)] if directory else [])]
+        full = f"\n  fix: free disk space; the build writes to {' and '.join(folders)}, and TMPDIR names another folder"
+    return f"{where}{error.strerror or error}{full}"
 
 
 def _tell_in_any_encoding() -> None:
@@ -201,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.close()  # the reader is gone
         return 1
     except (AotTuneError, OSError) as error:
-        print(f"aot-tune: {_told(error)}", file=sys.stderr)
+        print(f"aot-tune: {_told(error, getattr(given, 'directory', None))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("aot-tune: interrupted; what was measured is kept and will be used by the next build", file=sys.stderr)

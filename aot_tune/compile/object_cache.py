@@ -30,7 +30,7 @@ from aot_tune.compile.cache_entry import (
 from aot_tune.compile.diagnostics import first_error
 from aot_tune.compile.object_files import why_unlinkable
 from aot_tune.compile.programs import option_key
-from aot_tune.compile.toolchain import CompilersElsewhere, Object, Toolchain
+from aot_tune.compile.toolchain import CompilersElsewhere, Object, Toolchain, target_by_name
 from aot_tune.render import Rendered
 from aot_tune.spec import Target
 from aot_tune.support.cache_tiers import CacheTier
@@ -185,6 +185,23 @@ class ObjectCache:
             except OSError as error:
                 self._disable(error)
         return self._get_unkept(key, rendered, target, elsewhere)
+
+    def read(self, rendered: Rendered, made: Object) -> bytes:
+        """What the file of an object holds that this cache gave. If somebody removed or damaged it, it is made again.
+
+        Raises:
+            ToolchainError, CacheError: as `get`, and when the compiler makes another object than before.
+        """
+        data = _bytes(made.path)
+        if hashlib.sha256(data).hexdigest() != made.digest:
+            self._kept.pop(made.key, None)
+            data = _bytes(self.get(rendered, target_by_name(made.target)).path)
+            if hashlib.sha256(data).hexdigest() != made.digest:
+                raise CacheError(
+                    f"the object of {rendered.candidate.label} is gone, and its source gives another one now",
+                    fix="build again, and change or remove no file meanwhile",
+                )
+        return data
 
     def close(self) -> None:
         """Bound the size of the cache, and remove what was not kept."""
@@ -352,6 +369,13 @@ def _handed_out(compiled: Object, key: str, path: Path, *, cached: bool) -> Obje
     """An object with its place. Nobody asks for its included files, and they may be many."""
     where = str(path) if compiled.status == "ok" else ""
     return msgspec.structs.replace(compiled, key=key, path=where, cached=cached, includes={})
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
 
 
 def _publish(temporary: Path, folder: Path, temporaries: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -237,15 +237,21 @@ class Generated(msgspec.Struct, frozen=True, kw_only=True):
     xla_handlers: str = ""
 
 
-def generate(spec: LibrarySpec, out_dir: Path) -> Generated:
+def _held(variant: Variant) -> bytes:
+    return Path(variant.made.path).read_bytes()
+
+
+def generate(spec: LibrarySpec, out_dir: Path, read: Callable[[Variant], bytes] = _held) -> Generated:
     """Write the sources, the archive of objects, the version scripts and the manifest of a library.
+
+    `read` gives a variant's object file.
 
     Raises:
         ManifestError: when tables and variants do not fit, or an object is not the one that was measured.
         OSError: when the folder cannot be written.
     """
     check_library(spec)
-    objects = _objects(spec)
+    objects = _objects(spec, read)
     spec = _as_objects_tell(spec, objects)
     header, module, stub = render_header(spec), render_module(spec), render_stub(spec)
     exports = _version_script(public_functions(spec))
@@ -302,14 +308,14 @@ def _functions_of(variant: Variant, *, notes: bool) -> tuple[str, ...]:
     return tuple(f"{variant.symbol}_{name}" for name in sorted(names))
 
 
-def _objects(spec: LibrarySpec) -> dict[str, Member]:
+def _objects(spec: LibrarySpec, read: Callable[[Variant], bytes]) -> dict[str, Member]:
     """The objects of a library by symbol."""
     objects: dict[str, Member] = {}
     for table in spec.operators:
         for variant in table.variants:
             if variant.symbol in objects:
                 continue
-            data = Path(variant.made.path).read_bytes()
+            data = read(variant)
             digest = hashlib.sha256(data).hexdigest()
             if digest != variant.made.digest:
                 raise ManifestError(

@@ -163,7 +163,7 @@ def read_manifest(data: bytes, place: str = "the manifest") -> Document:
     """
     try:
         document = msgspec.json.decode(data, type=Document)
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise ManifestError(f"{place} cannot be read: {error}", fix="build the library again") from error
     if document.schema != SCHEMA:
         raise ManifestError(f"{place} has schema {document.schema}, wanted {SCHEMA}", fix="build the library again")

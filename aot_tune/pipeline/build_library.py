@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shlex
 import sys
 import tempfile
@@ -33,6 +34,7 @@ from aot_tune.spec import Operator
 from aot_tune.support.errors import BuildError, DatabaseError
 from aot_tune.support.installed_paths import BUNDLED_PREFIX
 from aot_tune.support.progress import Progress
+from aot_tune.support.storage import write_changed
 from aot_tune.support.wall_clock import note_tuned, spent_before
 
 __all__ = ["build", "shown_again"]
@@ -86,7 +88,7 @@ def _note_headers(directory: Path, headers: Sequence[Path]) -> None:
     first, *others = (
         name.replace("\\", "\\\\").replace(" ", "\\ ").replace("#", "\\#").replace("$", "$$") for name in names
     )
-    (directory / "headers.d").write_text(f"{first}:{''.join(f' {name}' for name in others)}\n", encoding="utf-8")
+    write_changed(directory / "headers.d", os.fsencode(f"{first}:{''.join(f' {name}' for name in others)}\n"))
 
 
 def shown_again(plan: Plan, directory: Path) -> str:

@@ -36,7 +36,7 @@ from aot_tune.pipeline.loaded_operators import stated_operators
 from aot_tune.plan.library_plan import Paths, Plan, Request, make_plan
 from aot_tune.plan.preflight import devices
 from aot_tune.plan.wanted_targets import generic_dtypes, is_run_by
-from aot_tune.render import Candidate, Renderer, generic_candidates, resolved
+from aot_tune.render import Candidate, Rendered, Renderer, generic_candidates, resolved
 from aot_tune.search.budget import Budget
 from aot_tune.spec import Kernel, Operator, Target
 from aot_tune.support.cache_tiers import open_tiers
@@ -153,6 +153,10 @@ class Session:
             chain = toolchain_for(backend, self.environment)
             self._caches[backend] = ObjectCache.at(self.location, chain, self.tiers, self.executor)
         return self._caches[backend]
+
+    def read_object(self, rendered: Rendered, compiled: Object) -> bytes:
+        """What a candidate's object file holds. See `ObjectCache.read`."""
+        return self.cache(rendered.candidate.backend).read(rendered, compiled)
 
     def device_for(self, target: Target) -> Device | None:
         """The first device here that runs a target; None if there is none."""

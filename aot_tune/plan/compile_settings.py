@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -139,7 +140,7 @@ def of_target(file: Path, own: Iterable[str]) -> CompileSettings:
     CMake writes `file` when it generates. Without the file there is nothing.
     """
     try:
-        rows = [row.partition("=") for row in file.read_text(encoding="utf-8").splitlines()]
+        rows = [row.partition("=") for row in os.fsdecode(file.read_bytes()).splitlines()]
     except FileNotFoundError:
         return CompileSettings()
     lists = {name: [item for item in value.split(";") if item] for name, _, value in rows}

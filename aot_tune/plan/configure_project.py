@@ -125,7 +125,7 @@ def _arguments(project: Path, options: Mapping[str, str], defines: Sequence[str]
 def _own_libraries(file: Path) -> list[str]:
     """Targets of the project that a library's kernels are linked with, as CMake wrote them down."""
     try:
-        rows = file.read_text("utf-8").splitlines()
+        rows = os.fsdecode(file.read_bytes()).splitlines()
     except OSError:
         return []
     return [t for row in rows if row.startswith("targets=") for t in row.removeprefix("targets=").split(";") if t]

@@ -6,6 +6,7 @@ isolated builds on this machine. These paths are in `paths.json`.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -48,7 +49,15 @@ from aot_tune.support.digests import digest_of_files
 from aot_tune.support.errors import BuildError, Mistakes, SpecError
 from aot_tune.support.installed_paths import PACKAGE, package_code, project_files
 from aot_tune.support.limits import usable_cores
-from aot_tune.support.storage import cache_location, check_folder, write_changed
+from aot_tune.support.storage import (
+    CorruptError,
+    OtherSchemaError,
+    cache_location,
+    check_folder,
+    seal,
+    unseal,
+    write_changed,
+)
 from aot_tune.triton.ask_declarations import Inspections, read_functions, with_declarations
 
 __all__ = ["Paths", "Plan", "Request", "input_files", "make_plan", "read_plan", "write_plan"]
@@ -56,6 +65,9 @@ __all__ = ["Paths", "Plan", "Request", "input_files", "make_plan", "read_plan", 
 _UNMEASURED = ("generic", "compile")
 """Modes that choose nothing by measurements, neither new nor recorded."""
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}\Z")
+
+_SCHEMA = 1
+"""Of `paths.json`, which also has the digest of `plan.json`."""
 
 _NO_INPUTS = ("__pycache__", ".git")
 """Folders that change by themselves. CMake's build folders do too, if a project's own folder is a root."""
@@ -323,19 +335,20 @@ def _backends(operators: Iterable[Operator], families: Sequence[str]) -> list[st
 
 def write_plan(directory: Path, plan: Plan, paths: Paths, files: Sequence[Path]) -> None:
     """Write plan, paths and the list of input files below `directory`. An unchanged plan keeps its time stamp."""
-    write_changed(directory / "plan.json", msgspec.json.format(msgspec.json.encode(plan), indent=2))
-    (directory / "paths.json").write_bytes(msgspec.json.encode(paths))
+    text = msgspec.json.format(msgspec.json.encode(plan), indent=2)
+    write_changed(directory / "plan.json", text)
+    write_changed(directory / "paths.json", seal((hashlib.sha256(text).hexdigest(), paths), _SCHEMA))
     listed = "\n".join(f"  [==[{f}]==]" for f in files)
-    (directory / "plan.cmake").write_text(
+    variables = (
         f"set(_aot_tune_inputs\n{listed}\n)\n"
         + _cmake_list("families", plan.families)
         + _cmake_list("host_flags", host_flags(plan.baselines))
         + _cmake_list("backends", plan.toolchains)
         + _cmake_list("link_arguments", paths.link_arguments)
         + _cmake_list("include_folders", paths.include_folders)
-        + _cmake_list("xla_include", filter(None, [paths.xla_include])),
-        encoding="utf-8",
+        + _cmake_list("xla_include", filter(None, [paths.xla_include]))
     )
+    write_changed(directory / "plan.cmake", os.fsencode(variables))
 
 
 def _cmake_list(name: str, values: Iterable[str]) -> str:
@@ -346,14 +359,21 @@ def read_plan(directory: Path) -> tuple[Plan, Paths]:
     """Read what `write_plan` wrote. `Paths.compile` is complete: it includes the CMake target's settings.
 
     Raises:
-        BuildError: when `directory` has no plan, or a plan of another version.
+        BuildError: when `directory` has no plan, a damaged one, or one of another version. The next build makes it.
     """
     try:
-        plan = msgspec.json.decode((directory / "plan.json").read_bytes(), type=Plan)
-        paths = msgspec.json.decode((directory / "paths.json").read_bytes(), type=Paths)
-    except (OSError, msgspec.ValidationError, msgspec.DecodeError) as error:
+        text = (directory / "plan.json").read_bytes()
+        digest, paths = unseal((directory / "paths.json").read_bytes(), tuple[str, Paths], _SCHEMA)
+        if hashlib.sha256(text).hexdigest() != digest:
+            raise CorruptError("plan.json is not as it was written")
+        plan = msgspec.json.decode(text, type=Plan)
+    except (OSError, ValueError, CorruptError, OtherSchemaError) as error:
+        with contextlib.suppress(OSError):
+            (directory / "plan.cmake").unlink(missing_ok=True)  # CMake reads it, so it configures again
         raise BuildError(
-            f"{directory} holds no plan of this version", why=str(error), fix="configure the build again with CMake"
+            f"{directory} holds no plan of this version",
+            why=str(error),
+            fix="build again: CMake configures again before it",
         ) from error
     target = of_target(directory / "target.txt", (str(directory), *paths.include_folders))
     whole = plan.compile.with_more(paths.compile).with_more(target)

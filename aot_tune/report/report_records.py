@@ -350,5 +350,5 @@ def read_report(path: Path) -> Report:
                 + ("update this one" if version > SCHEMA else "build the library again"),
             )
         return msgspec.json.decode(text, type=Report)
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise BuildError(f"{path} is not a report", why=str(error), fix="name the report.json of a build") from error

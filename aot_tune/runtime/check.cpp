@@ -96,9 +96,11 @@ int32_t read_span(const OperatorInfo& op, const TensorInfo& info, View& view) no
       return too_large(op, info);
     }
   }
-  view.low = reinterpret_cast<uintptr_t>(view.tensor.data) + static_cast<uintptr_t>(below);
-  view.high = reinterpret_cast<uintptr_t>(view.tensor.data) + static_cast<uintptr_t>(above);
-  return AOT_TUNE_OK;
+  const auto data = reinterpret_cast<uintptr_t>(view.tensor.data);
+  view.low = data + static_cast<uintptr_t>(below);
+  view.high = data + static_cast<uintptr_t>(above);
+  const bool wraps = view.low > data || view.high < data;
+  return wraps && data != 0 && !view.empty ? too_large(op, info) : AOT_TUNE_OK;
 }
 
 int32_t wrong_dtype(const OperatorInfo& op, const TensorInfo& info, const DLTensor& given) noexcept {
@@ -143,7 +145,9 @@ int32_t read_tensor(const OperatorInfo& op, const TensorInfo& info, const DLTens
   }
   view.tensor = given;
   view.tensor.strides = view.strides;
-  view.tensor.data = static_cast<char*>(given.data) + (given.data != nullptr ? given.byte_offset : 0);
+  uintptr_t data;
+  if (!first_element(given, data)) return too_large(op, info);
+  view.tensor.data = reinterpret_cast<void*>(data);
   view.tensor.byte_offset = 0;
   if (int32_t status = read_strides(op, info, given, view)) return status;
   return read_span(op, info, view);

@@ -128,10 +128,10 @@ struct Known {
 #pragma GCC unroll 8
       for (int i = 0; i < rank; ++i) other |= static_cast<uint64_t>(tensor->strides[i] ^ strides[at + i]);
     }
-    char* const data = static_cast<char*>(tensor->data) + tensor->byte_offset;
-    const auto address = reinterpret_cast<uintptr_t>(data);
+    uintptr_t address;
+    if (!first_element(*tensor, address)) return false;
     if ((other | ((address & mine.mask) ^ mine.alignment)) != 0) return false;
-    mine.tensor.data = data;
+    mine.tensor.data = reinterpret_cast<void*>(address);
     mine.tensor.shape = tensor->shape;
     return true;
   }

@@ -39,6 +39,13 @@ inline bool is_dtype(const DLDataType& given, uint8_t code, uint8_t bits) noexce
 // freed. No allocator returns addresses below 64 KiB.
 inline bool is_nowhere(const void* data) noexcept { return reinterpret_cast<uintptr_t>(data) < 65536; }
 
+// The address of a tensor's first element, or of no element if its pointer is NULL. False if there is no such
+// address.
+inline bool first_element(const DLTensor& given, uintptr_t& address) noexcept {
+  address = reinterpret_cast<uintptr_t>(given.data);
+  return given.data == nullptr || !__builtin_add_overflow(address, given.byte_offset, &address);
+}
+
 inline bool same_device(const DLDevice& a, const DLDevice& b) noexcept {
   return a.device_type == b.device_type && a.device_id == b.device_id;
 }
@@ -77,11 +84,13 @@ bool view_plainly(const DLTensor& given, View& view) noexcept {
     single |= extent == 1;
   }
   if (single) canonical_strides(given.shape, Rank, view.strides);
-  char* const data = static_cast<char*>(given.data) + (given.data != nullptr ? given.byte_offset : 0);
+  uintptr_t data;
+  if (!first_element(given, data)) return false;
   const int64_t size = given.dtype.bits / 8;
-  view.tensor = {data, given.device, Rank, given.dtype, given.shape, view.strides, 0};
-  view.low = reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(below * size);
-  view.high = reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>((above + 1) * size);
+  view.tensor = {
+      reinterpret_cast<void*>(data), given.device, Rank, given.dtype, given.shape, view.strides, 0};
+  view.low = data + static_cast<uintptr_t>(below * size);
+  view.high = data + static_cast<uintptr_t>((above + 1) * size);
   view.empty = false;
   return true;
 }

@@ -116,6 +116,7 @@ def run(
 
     Raises:
         ToolchainError: when it cannot be started.
+        FileNotFoundError: when somebody has removed `folder`.
     """
     reaper = _reaper()
     began = time.monotonic()
@@ -130,6 +131,8 @@ def run(
             start_new_session=True,
         )
     except OSError as error:
+        if not folder.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder)) from error
         fix = _REMEDIES.get(error.errno or 0, "set CXX to a C++ compiler, NVCC to nvcc")
         raise ToolchainError(f"{argv[0]!r} cannot be started: {error.strerror}", fix=fix) from error
     reaper.add(process.pid)

@@ -15,7 +15,7 @@ from typing import BinaryIO, Literal, TypeVar
 
 import msgspec
 
-from aot_tune.support.errors import CacheError, OptionError, WorkerError, did_you_mean
+from aot_tune.support.errors import BuildError, CacheError, OptionError, WorkerError, did_you_mean
 from aot_tune.support.processes import stat_of
 
 __all__ = [
@@ -228,11 +228,21 @@ def replace_file(path: Path, data: bytes, temporaries: Path, *, durable: bool = 
 
 
 def write_changed(path: Path, data: bytes) -> None:
-    """Write a file unless it has these bytes already, so that nothing that depends on it is built again."""
-    if path.is_file() and path.read_bytes() == data:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
+    """Write a file unless it has these bytes already, so that nothing that depends on it is built again.
+
+    Raises:
+        BuildError: when it cannot be written. It names the file.
+    """
+    try:
+        if path.is_file() and path.read_bytes() == data:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        raise BuildError(
+            f"cannot write {path} ({len(data)} bytes): {error.strerror}",
+            fix="free disk space, or build in another folder; the next build writes it again",
+        ) from error
 
 
 def open_quietly(path: Path, flags: int) -> int:

@@ -114,7 +114,7 @@ def read_wall(directory: Path) -> Wall:
     """What a build folder's note says; an empty note if there is none."""
     try:
         return msgspec.json.decode((directory / _FILE).read_bytes(), type=Wall)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, ValueError):
         return Wall()
 
 

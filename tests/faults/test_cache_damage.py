@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
+from processes import program
+from project import Project
 
 from aot_tune.compile import Object, ObjectCache, target_by_name, toolchain_for
 from aot_tune.compile.cache_entry import SCHEMA, read_entry
@@ -180,3 +183,56 @@ def test_the_cache_is_private_whatever_the_umask(tmp_path: Path, chain, make_ren
     for path in (tmp_path / "c", *(tmp_path / "c").rglob("*")):
         assert path.stat().st_mode & 0o077 == 0, path
     assert found.status == "ok"
+
+
+TRIALS = 1  # of the 30 that row 93 asks for; AOT_TUNE_TEST_DAMAGE sets more
+
+
+def files_by_kind(folder: Path) -> dict[str, Path]:
+    """One file of each kind that has bytes: digests in names do not count."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.stat().st_size)
+    return {re.sub("[0-9a-f]{8,}|/[0-9a-f]{2}/", "#", str(p.relative_to(folder))): p for p in files}
+
+
+def damage(path: Path, rng: random.Random) -> None:
+    data = bytearray(path.read_bytes())
+    for at in rng.sample(range(len(data)), min(30, len(data))):
+        data[at] ^= rng.randrange(1, 256)
+    path.write_bytes(data)
+
+
+def test_row_93_damage_to_each_kind_of_file(tuned: Project, forks) -> None:
+    """In the cache it ends no build; a damaged plan ends one, which lets CMake configure before the next."""
+    tuned.runs, rng, build = forks, random.Random(93), tuned.folder / "build"
+    tuned.configure()
+    winners = tuned.winners()
+    for _ in range(int(os.environ.get("AOT_TUNE_TEST_DAMAGE", TRIALS))):
+        kept = files_by_kind(tuned.folder / "cache")
+        assert {Path(kind).name for kind in kept} >= {"object.o", "object.json", "key.json", "templates.txt"}
+        for path in kept.values():
+            damage(path, rng)
+        tuned.build()
+        assert (build / "plan.cmake").exists()
+        made = files_by_kind(build)
+        assert {"plan.json", "paths.json", "shipped.json", "manifest.json", "clock.json"} <= set(made)
+        for path in made.values():
+            damage(path, rng)
+        said = tuned.build(status=1)
+        assert re.match(f"aot-tune: {build} holds no plan of this version\n  why: .*\n  fix: build again", said)
+        assert not (build / "plan.cmake").exists()
+        tuned.configure()
+        assert "Traceback" not in tuned.build()
+        assert tuned.winners() == winners
+
+
+def test_row_93_a_cache_that_is_removed_in_the_middle(tuned: Project, forks) -> None:
+    """As the last new candidate is compiled: what was there, and is measured or linked later, is made again."""
+    tuned.runs, cache = forks, tuned.folder / "cache"
+    tuned.change("problem(N=20000), problem(N=60000)", "problem(N=20001),")
+    tuned.change("(1, 4, 16, 64, 256)", "(1, 4, 2048)")
+    script = f'case " $* " in *" -c "*) grep -q "t < 2048" candidate.cpp && rm -rf "{cache}";; esac'
+    removing = program(tuned.folder / "removing-g++", f'{script}\nexec "{tuned.env["CXX"]}" "$@"')
+    tuned.configure(CXX=str(removing))
+    said = tuned.build(CXX=str(removing))
+    assert "failed" not in said
+    assert tuned.manifest()["operators"]

@@ -1,5 +1,5 @@
-// A file system on which some calls fail: LD_PRELOAD it, with folders in ODD_DISK and calls with their errno in
-// ODD_CALLS, such as "fsync=22 rename=18". What lies elsewhere is as it is.
+// A file system on which some calls fail: LD_PRELOAD it, with folders in ODD_DISK and calls with their errno
+// in ODD_CALLS, such as "fsync=22 rename=18". What lies elsewhere is as it is.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -53,8 +53,7 @@ F real(const char* name) {
 
 }  // namespace
 
-#define AS_IT_IS(NAME, PARAMETERS, ...)                 \
-  return real<int(*) PARAMETERS>(#NAME)(__VA_ARGS__)
+#define AS_IT_IS(NAME, PARAMETERS, ...) return real<int(*) PARAMETERS>(#NAME)(__VA_ARGS__)
 
 extern "C" {
 

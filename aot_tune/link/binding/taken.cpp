@@ -143,8 +143,8 @@ bool CallTensors::take_workspace(State* state, const Operator& op, PyObject* obj
                            : "is read-only");
   exec->workspace_size = static_cast<size_t>(elements * (tensor.dtype.bits * tensor.dtype.lanes / 8));
   // A tensor without elements may have a NULL pointer, which would ask for the library's own memory.
-  exec->workspace = tensor.data != nullptr ? static_cast<char*>(tensor.data) + tensor.byte_offset
-                                           : reinterpret_cast<void*>(64);
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset;
+  exec->workspace = reinterpret_cast<void*>(tensor.data != nullptr ? begin : 64);
   return true;
 }
 

@@ -175,7 +175,7 @@ class _BenchLinker:
 
     def _link(self, variant: Variant, compiled: Object) -> None:
         with contextlib.suppress(ToolchainError):
-            self._pool.shared.link(variant.candidate.backend, compiled, variant.rendered.compile)
+            self._pool.shared.link(variant.rendered, compiled)
 
 
 class DevicePool:

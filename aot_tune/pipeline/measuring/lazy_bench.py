@@ -17,14 +17,14 @@ from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.host.findings import Findings
 from aot_tune.bench.protocol.measurement_records import Device
-from aot_tune.compile import Object, Variant, toolchain_for
-from aot_tune.compile.toolchain import NO_OPTIONS
+from aot_tune.compile import Object, Variant
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.executor import MeasuringBench
 from aot_tune.pipeline.measuring.device_lock import device_lock
 from aot_tune.pipeline.session import Session
+from aot_tune.render import Rendered
 from aot_tune.search.budget import Budget
-from aot_tune.spec import CompileOptions, Operator
+from aot_tune.spec import Operator
 from aot_tune.support.errors import ToolchainError, WorkerError
 from aot_tune.support.storage import check_loadable, scratch_folder
 
@@ -78,10 +78,8 @@ class BenchFiles:
         with self._lock:
             return compiled.digest in self._linked
 
-    def link(self, backend: str, compiled: Object, options: CompileOptions = NO_OPTIONS) -> Path:
-        """Link a backend's object for the benchmark, once. Several threads may ask at the same time.
-
-        `options` name the author's libraries that it needs.
+    def link(self, rendered: Rendered, compiled: Object) -> Path:
+        """Link a candidate's object for the benchmark, once. Several threads may ask at the same time.
 
         Raises:
             ToolchainError: when the object does not link.
@@ -94,8 +92,10 @@ class BenchFiles:
         folder = self.folder()
         check_loadable(folder)  # else every candidate would fail, and the failures would be stored
         path = folder / f"{compiled.digest[:24]}-{threading.get_ident()}.so"
-        toolchain = toolchain_for(backend, self._session.environment)
-        toolchain.link_shared([Path(compiled.path)], path, toolchain.libraries(options))
+        toolchain, made = self._session.cache(rendered.candidate.backend).toolchain, path.with_suffix(".o")
+        made.write_bytes(self._session.read_object(rendered, compiled))
+        toolchain.link_shared([made], path, toolchain.libraries(rendered.compile))
+        made.unlink()
         with self._lock:
             return self._linked.setdefault(compiled.digest, path)
 
@@ -225,5 +225,5 @@ class LazyBench:
             (variant,) = self.session.compile([variant], "", () if evidence is None else (evidence,), self._made)
         if not variant.compiled:
             raise ToolchainError(variant.error)
-        path = self.shared.link(variant.candidate.backend, variant.made, variant.rendered.compile)
+        path = self.shared.link(variant.rendered, variant.made)
         return msgspec.structs.replace(variant, shared=str(path))

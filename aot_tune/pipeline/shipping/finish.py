@@ -49,7 +49,7 @@ from aot_tune.spec.regimes import OTHER, regime_of, regimes_of
 from aot_tune.spec.survey_shapes import kind_of
 from aot_tune.support.errors import BuildError, NoSurvivorError
 from aot_tune.support.limits import group_peak, peaks
-from aot_tune.support.storage import scratch_folder
+from aot_tune.support.storage import scratch_folder, write_changed
 
 __all__ = ["MORE_SHAPES", "choose", "finish", "keep_texts", "selected", "told_losses"]
 
@@ -262,7 +262,7 @@ def finish(
         tools={f"{b}.{k}": v for b, identity in session.plan.toolchains.items() for k, v in identity.items()},
         xla_ffi=session.options.xla_ffi != "",
     )
-    generate(spec, directory)
+    generate(spec, directory, lambda variant: session.read_object(variant.rendered, variant.made))
     report = Report(
         library=session.plan.name,
         mode=session.options.mode,
@@ -283,7 +283,7 @@ def finish(
             *_disturbed(reports),
         ),
     )
-    (directory / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
+    write_changed(directory / "report.json", msgspec.json.format(msgspec.json.encode(report), indent=1))
     return report
 
 

@@ -249,7 +249,7 @@ class _GpuTool(_Tool):
         variant = item.variant
         if toolchain_for(variant.candidate.backend).only_calls:  # a vendor's kernels
             return None
-        return self.files.link(variant.candidate.backend, variant.made, variant.rendered.compile)
+        return self.files.link(variant.rendered, variant.made)
 
     def checks(self, item: _Item) -> list[Check]:
         every = self.session.checks.of(item.operator, item.variant.requires, self.policy, on_host=False)

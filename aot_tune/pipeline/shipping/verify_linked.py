@@ -39,7 +39,7 @@ from aot_tune.support.errors import BuildError, CacheError, WorkerError
 from aot_tune.support.interrupts import end_all
 from aot_tune.support.limits import usable_cores
 from aot_tune.support.progress import Progress
-from aot_tune.support.storage import TEMPORARIES, check_folder, private_folder, replace_file
+from aot_tune.support.storage import TEMPORARIES, check_folder, private_folder, replace_file, write_changed
 
 __all__ = ["plan_checks", "verify_linked_library"]
 
@@ -179,7 +179,7 @@ def plan_checks(
                     checks=checks,
                 )
             )
-    (directory / _FILE).write_bytes(msgspec.json.encode(shipped))
+    write_changed(directory / _FILE, msgspec.json.encode(shipped))
 
 
 def _odd(session: Session, operator: Operator, variant: Variant) -> list[Check]:
@@ -226,10 +226,8 @@ def verify_linked_library(directory: Path, library: Path) -> None:
     try:
         text = (directory / _FILE).read_bytes()
         shipped = msgspec.json.decode(text, type=list[_Shipped])
-    except (OSError, msgspec.DecodeError) as error:
-        raise BuildError(
-            f"{directory / _FILE} cannot be read", why=str(error), fix="build again from an empty build folder"
-        ) from error
+    except (OSError, ValueError) as error:
+        raise BuildError(f"{directory / _FILE} cannot be read", why=str(error), fix="build again") from error
     session = Session(plan, paths, Progress())
     try:
         groups = _by_device(session, shipped)

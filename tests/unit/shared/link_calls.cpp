@@ -139,6 +139,16 @@ void bad_calls() {
     call.a.shape[0] = call.a.shape[1] = INT64_MAX;
     FAILS(call, AOT_TUNE_ERROR_SHAPE, "'a' spans more than the address space");
   }
+  for (int before : {0, 1}) {  // also where the library remembers a call that differs in nothing else
+    Gemm call;
+    if (before != 0) CHECK(call.run() == AOT_TUNE_OK);
+    for (float& v : call.out.memory) v = -1.0f;
+    for (DLTensor* tensor : {&call.a.tensor, &call.out.tensor}) {
+      tensor->byte_offset = UINT64_MAX - 63;
+      FAILS(call, AOT_TUNE_ERROR_SHAPE, "spans more than the address space");
+      tensor->byte_offset = 0;
+    }
+  }
   {
     Gemm call;
     call.bias.shape[0] = 4;
