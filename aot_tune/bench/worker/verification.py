@@ -49,11 +49,13 @@ __all__ = [
     "verify",
 ]
 
-_SHARE = 0.25
-"""Share of a call's time. Less is noise."""
+_SHARE, _SHORT_SHARE, _SHORT_NS = 0.08, 0.25, 1_600
+"""Shares of a call's time, and ns. Less is noise: of a call that is shorter than 20 us, clocks tell less."""
 _PAIRS = 16
 """Pairs of a repeated and a fresh play. Other programs make single plays of either kind longer, but not all of one
 kind."""
+_LEAST_PAIRS, _LONG_NS = 8, 1_000_000
+"""Of calls that are longer, one pair tells as much."""
 _PAUSES = (0.0, 0.02, 0.08, 0.3)
 """Seconds before each test. The pairs of a test take milliseconds. A core may slow down in between, and stay slow."""
 _APART = 2.0
@@ -436,7 +438,7 @@ def does_less(
         least_ns: smaller differences are noise.
         pause: waits for so many seconds.
     """
-    limit, least = max(_SHARE * call_ns, least_ns), math.inf
+    limit, least = max(min(max(_SHARE * call_ns, _SHORT_NS), _SHORT_SHARE * call_ns), least_ns), math.inf
     for seconds in _PAUSES:
         pause(seconds)
         more = _difference(play, limit)
@@ -452,12 +454,12 @@ def does_less(
 def _difference(play: Callable[[bool], float], limit: float) -> float:
     """How many ns the shortest fresh play takes longer than the shortest repeated one.
 
-    It stops as soon as this is noise.
+    It stops as soon as this is noise, but not after a few pairs, in which noise can hide it.
     """
     repeated, fresh = math.inf, math.inf
-    for _ in range(_PAIRS):
+    for number in range(_PAIRS):
         repeated, fresh = min(repeated, play(False)), min(fresh, play(True))
-        if fresh - repeated <= limit:
+        if fresh - repeated <= limit and (number + 1 >= _LEAST_PAIRS or fresh > _LONG_NS):
             break
     return fresh - repeated
 

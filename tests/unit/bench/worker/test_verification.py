@@ -131,6 +131,10 @@ def test_one_that_does_a_third_of_the_work_when_repeated_is_suspicious_and_what_
     said = does_less(played(CALL, 3 * CALL, lambda: next(disturbances)), CALL, LEAST)
     assert said.startswith("takes 3.0 times as long when its outputs are missing")
     assert does_less(played(100.0, 390.0, lambda: 0.0), 100.0, LEAST) == ""
+    for fresh, call in ((1.12, 20 * CALL), (1.26, CALL / 3), (1.2, CALL)):
+        slower = played(call, fresh * call, lambda call=call: next(disturbances) * call / CALL)
+        assert does_less(slower, call, LEAST) != "", fresh
+        assert does_less(played(call, call + (fresh - 1) * call / 2, lambda: 0.0), call, LEAST) == "", fresh
 
 
 def test_no_place_of_what_a_fresh_call_copies_makes_an_honest_one_suspicious(tmp_path: Path) -> None:
