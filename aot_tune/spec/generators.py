@@ -93,6 +93,13 @@ class Generator:
     low: float
     high: float
 
+    @property
+    def signs(self) -> tuple[float, ...]:
+        """The signs of the values next to 0 that are drawn. Empty if 0 is not in the range."""
+        if self.kind == "normal" or self.low < 0 < self.high:
+            return (1.0, -1.0)
+        return (1.0,) if self.low == 0 else ()
+
 
 @dataclass(frozen=True, eq=False)
 class Integers:

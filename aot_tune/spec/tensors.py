@@ -86,6 +86,8 @@ def narrowest(dtypes: Iterable[DType]) -> DType:
     return min((DTYPES["f32"], *floating), key=lambda d: (d.bits, d.fraction))
 
 
+_INEXACT = 1.0 + 77.0 / 8192.0
+"""Times a number of few bits, this has no place in the 11 bits of an f16."""
 _F32_MAX = 3.4028234663852886e38
 _SCALARS = ("f32", "f64", "bool", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
 _VARIABLE = re.compile(r"[A-Z][A-Za-z0-9]{0,15}\Z")
@@ -285,6 +287,20 @@ class Scalar:
         if self.dtype_name == "bool":
             return not self.sample
         return None if self.other is None else self._passed(self.other)
+
+    @property
+    def inexact(self) -> float | None:
+        """A float near `other`, or else `sample`, that takes more than 16 bits. None if that is 0 or not finite."""
+        value = self.sample if self.other is None else self.other
+        return value * _INEXACT if self.dtype_name[0] == "f" and value and math.isfinite(value) else None
+
+    @property
+    def odd(self) -> tuple[float, ...]:
+        """Legal floats that kernels may be wrong for: below 0, 0 and large."""
+        if self.inexact is None:
+            return ()
+        numbers = (-self.inexact, 0.0, 1000.0 * self.inexact)
+        return tuple(n for n in numbers if self.least is None or n >= self.least)
 
     def _passed(self, value: float) -> float | int:
         if self.dtype_name == "bool":

@@ -73,13 +73,21 @@ FAULTS = (
     ("refuses", "failed", r"candidate_launch returned 5"),
     ("dense", "wrong-result", r"problem 'R=\d+ D=\d+ [xy]:"),
     ("aligned", "crashed", r"SIGSEGV in a run of problem 'R=\d+ D=\d+ \+bias bias@4 x@4 y@4"),
+    ("wide_rows", "wrong-result", r"elements are wrong \(problem 'R=\d+ D=\d+ x:\(\d+,1\)"),
+    ("far_rows", "wrong-result", r"elements are wrong \(problem 'R=\d+ D=\d+ x:\(65536,1\)"),
+    (
+        "zeros",
+        "wrong-result",
+        r"', zeros; if no call has any, declare inputs with values=uniform\(\.\.\.\) without",
+    ),
+    ("denormals", "wrong-result", r"', denormal numbers; if no call has any, declare inputs"),
     ("positive", "wrong-result", r"R=\d+ D=\d+ x:\(-\d+,1\)"),
     ("spread", "wrong-result", r"R=\d+ D=\d+ bias:\(0\)"),
     ("huge_workspace", "skipped", r"asks for 1099511627776 bytes of workspace"),
     ("accumulates", "wrong-result", r"got inf, want "),
 )
 """Candidates by their sources, and what must be said of them. Those that keep what an output held are row 77,
-those of a number of threads row 79."""
+those of values row 78, those of far rows and a number of threads row 79."""
 
 
 def test_a_fault_is_a_status_and_the_next_candidate_is_unaffected(bed: Bed) -> None:

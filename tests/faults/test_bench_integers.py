@@ -165,6 +165,62 @@ def test_an_epsilon_that_is_left_out_or_remembered_is_found(compiled_bed: Any) -
     assert bed.wholly(bed.build(one.source.replace(passed, LATCHED), one.symbol), requires).status == "wrong-result"
 
 
+SCALED = """
+from aot_tune.spec import Kernel, Operator, Scalar, Tensor, dims, problem
+
+R, = dims("R")
+
+
+def reference(xp, call):
+    return {"y": call.x * call.scale + 1.0 / call.width}
+
+
+operator = Operator(
+    name="scaled",
+    dims=("R",),
+    tensors=(Tensor("x", (R,)), Tensor("y", (R,), output=True)),
+    scalars=(Scalar("scale", default=0.5, other=2.0), Scalar("width", default=4.0)),
+    reference=reference,
+    flops=R,
+    workload=(problem(R=64),),
+    kernels=(Kernel("generic", "scaled/generic.cpp.j2", generic=True),),
+)
+"""
+SCALES = (
+    ("scale", "ok", ""),
+    ("static_cast<float>(static_cast<_Float16>(scale))", "wrong-result", r"scale 2\.0188, width 4\.0376\)$"),
+    (
+        "scale < 0 ? -scale : scale",
+        "wrong-result",
+        r"scale -2\.0188; if no call passes that, declare .* with least=",
+    ),
+    ("scale == 0 ? 1 : scale", "wrong-result", r"scale 0; if no call"),
+    ("scale > 1000 ? 1000 : scale", "wrong-result", r"scale 2018\.8\)$"),
+)
+"""What a candidate takes for its scalar, and what must be said of it."""
+
+
+def test_row_78_scalars_that_16_bits_do_not_hold_negative_ones_0_and_large_ones(
+    compiled_bed: Any, tmp_path: Path
+) -> None:
+    """Where the reference has no result, as for a width of 0, any will do."""
+    (tmp_path / "scaled").mkdir()
+    (tmp_path / "scaled" / "operator.py").write_text(SCALED)
+    bed = compiled_bed(tmp_path / "scaled")
+    for taken, status, told in SCALES:
+        source = f"""{PRELUDE}
+EXPORT int candidate_workspace(const DLTensor*, const DLTensor*, float, float, size_t* size) {{ *size = 0; return 0; }}
+EXPORT int candidate_launch(const DLTensor* x, const DLTensor* y, float scale, float width, void*, size_t, void*) {{
+    for (int64_t i = 0; i < x->shape[0]; ++i)
+        static_cast<float*>(y->data)[i * y->strides[0]] =
+            static_cast<float*>(x->data)[i * x->strides[0]] * ({taken}) + 1 / width;
+    return 0;
+}}"""
+        measured = bed.wholly(bed.build(source))
+        assert (taken, measured.status) == (taken, status), measured.reason
+        assert re.search(told, measured.reason), measured.reason
+
+
 def test_a_declaration_that_does_not_hold_is_told(make_product: Callable[..., CompiledBed]) -> None:
     bed = make_product('IntegerSums(1, thinned="b")')  # says that no sum has more than one product
     check = Check(problem=problem(M=2, N=2, K=1_500_000), integers=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
-from aot_tune.spec import Expr, IntegerSums, Operator, Problem, Tensor, all_of, row_major
+from aot_tune.spec import FLOATING, Expr, Generator, IntegerSums, Operator, Problem, Tensor, all_of, row_major
 from aot_tune.spec.calls import extents_exist
 from aot_tune.spec.generators import ROWWISE, Drawn
 
@@ -23,7 +23,9 @@ _LONGEST = 1031
 _LONGEST_PADDED = 1021  # also a prime; rows padded by 3 have a pitch with many divisors
 _BOUNDS = (61, 29, 13, 7, 3, 1)  # for kernels that serve small dims only
 _PITCH = 64
-_MOST = 24  # for one object, on a device where every launch and answer takes its time
+_MOST_SCALARS = 6
+_FAR, _FEW = 1 << 16, (3, 5, 2)  # more than integers of 16 bits hold, and few rows, because each takes so much
+_MOST = 28  # for one object, on a device where every launch and answer takes its time
 _MOST_ON_HOST = 40  # where a reference is what takes time
 _MULTIPLES = (2, 3, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512)
 
@@ -50,7 +52,7 @@ def derived_checks(
     small = [check for key, check in checks.items() if sizes[key] <= most_bytes]
     if small or not checks:
         return _thinned(small, most)
-    plain = [key for key, check in checks.items() if not check.integers] or list(checks)
+    plain = [key for key, check in checks.items() if not check.integers and not check.odd] or list(checks)
     return [checks[key] for key in sorted(plain, key=lambda k: (sizes[k], k))[:2][-1:]]
 
 
@@ -66,26 +68,38 @@ def _every_check(operator: Operator, requires: Sequence[Expr], special: bool) ->
     checks: dict[str, Check] = {}
     dtypes = _pinned_dtypes(operator, requires)
     derived = (*_dims(operator), *_layouts(operator, dtypes), *_options(operator))
-    others: tuple[dict[str, float | int], ...] = (
-        {},
-        {s.name: s.another for s in operator.scalars if s.another is not None},
-    )
+    other = {s.name: s.another for s in operator.scalars if s.another is not None}
+    inexact = other | {s.name: s.inexact for s in operator.scalars if s.inexact is not None}
+    others: tuple[dict[str, float | int], ...] = ({}, other or inexact, {}, inexact)
     wanted = [
-        Check(problem=msgspec.structs.replace(p, dtypes=dtypes), scalars=others[i % 2]) for i, p in enumerate(derived)
+        Check(problem=msgspec.structs.replace(p, dtypes=dtypes), scalars=others[i % 4]) for i, p in enumerate(derived)
     ]
     wanted += [Check(problem=p) for p in operator.checks]
     if operator.exact is not None:
         whole = _integer_check(operator, operator.exact, requires, dtypes)
         wanted += [whole] if whole is not None else []
     last = msgspec.structs.replace(_problem(operator, _PLAIN), dtypes=dtypes)
+    wanted += _odd_values(operator, last) if special else []
     if special and (put := operator.special(last)) is not None:
         wanted.append(Check(problem=last, special=put.name))
     for check in wanted:
         fitted = _fitted(operator, check.problem, requires)
         if fitted is not None:
             fitting = msgspec.structs.replace(check, problem=fitted)
-            checks.setdefault(f"{fitted.id} {check.special} {check.integers}", fitting)
+            name = f"{fitted.id} {check.special} {check.integers} {check.odd and (check.odd, check.scalars)}"
+            checks.setdefault(name, fitting)
     return checks
+
+
+def _odd_values(operator: Operator, problem: Problem) -> Iterator[Check]:
+    """Checks with zeros and denormal numbers, if inputs have these, and each with an odd scalar, if there are any."""
+    every = msgspec.structs.replace(problem, present=tuple(sorted(t.name for t in operator.tensors if t.optional)))
+    floats = [t for t in operator.inputs if operator.dtype(every, t).code in FLOATING]
+    if any(isinstance(t.values, Generator) and t.values.signs for t in floats):
+        yield Check(problem=every, odd="zeros")
+        yield Check(problem=every, odd="denormal numbers")
+    odd = [{s.name: number} for s in operator.scalars for number in s.odd]
+    yield from (Check(problem=every, odd="scalars", scalars=scalars) for scalars in odd[:_MOST_SCALARS])
 
 
 def checks_for(operator: Operator, requires: Sequence[Expr], policy: Policy, *, on_host: bool) -> list[Check]:
@@ -96,7 +110,7 @@ def checks_for(operator: Operator, requires: Sequence[Expr], policy: Policy, *, 
 
 def oddest_checks(every: Sequence[Check]) -> list[Check]:
     """Checks of `checks_for`: one with the oddest strides, and one that chooses an attribute, if there are any."""
-    plain = [c for c in every if not c.integers and not c.special]
+    plain = [c for c in every if not c.integers and not c.special and not c.odd]
     if not plain:
         return []
     layout = max(plain, key=_oddness)
@@ -120,12 +134,13 @@ def _pinned_dtypes(operator: Operator, requires: Sequence[Expr]) -> dict[str, st
 def _thinned(checks: list[Check], most: int | None) -> list[Check]:
     """At most so many, spread over the list.
 
-    The first, the one on small integers, and the last, which has the special values, are kept.
+    The first, those of odd values and layouts, and the last, which has the special values, are kept.
     """
     if most is None or len(checks) <= most:
         return checks
-    whole = [c for c in checks if c.integers]
-    rest, kept = [c for c in checks if not c.integers], most - len(whole)
+    far = [c for c in checks if any(_FAR in strides for strides in c.problem.strides.values())]
+    whole = [c for c in checks if c.integers or c.odd or c in far]
+    rest, kept = [c for c in checks if c not in whole], most - len(whole)
     spread = [rest[i * (len(rest) - 1) // (kept - 1)] for i in range(kept)]
     return [*spread[:-1], *whole, spread[-1]]
 
@@ -183,6 +198,10 @@ def _layouts(operator: Operator, dtypes: Mapping[str, str]) -> Iterator[Problem]
     yield msgspec.structs.replace(base, order={t.name: tuple(reversed(range(t.rank))) for t in many})
     yield msgspec.structs.replace(base, strides={t.name: _padded(operator, base, t, 3, 1) for t in many})
     yield msgspec.structs.replace(base, strides={t.name: _padded(operator, base, t, 2, 2) for t in operator.tensors})
+    few = msgspec.structs.replace(_problem(operator, _FEW), dtypes=dict(dtypes), present=optional)
+    for number in range(2):  # views of half the columns of a wider array, and rows far apart
+        apart = {t.name: _apart(operator, few, t, far=(i + number) % 2 == 1) for i, t in enumerate(many)}
+        yield msgspec.structs.replace(few, strides=apart)
     for tensor in operator.inputs:
         dense = row_major(operator.shape(base, tensor))
         for axis in range(tensor.rank):
@@ -192,6 +211,12 @@ def _layouts(operator: Operator, dtypes: Mapping[str, str]) -> Iterator[Problem]
                 strides = tuple(s * factor if a == axis else s for a, s in enumerate(dense))
                 yield msgspec.structs.replace(base, strides={tensor.name: strides})
     yield msgspec.structs.replace(base, alignment={t.name: operator.dtype(base, t).itemsize for t in operator.tensors})
+
+
+def _apart(operator: Operator, problem: Problem, tensor: Tensor, *, far: bool) -> tuple[int, ...]:
+    """Strides of a tensor whose rows are twice as far apart as they must be. With `far`, the first axis is `_FAR`."""
+    strides = _padded(operator, problem, tensor, operator.shape(problem, tensor)[-1], 1)
+    return (_FAR, *strides[1:]) if far else strides
 
 
 def _padded(

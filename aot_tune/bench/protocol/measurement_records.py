@@ -314,12 +314,15 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """A problem to verify on.
 
     `special` names an input that gets NaN and infinities, see `Operator.special`. With `integers`, inputs are small
-    integers, and results must be exact, see `IntegerSums`. `scalars` replace those of every other call.
+    integers, and results must be exact, see `IntegerSums`. `scalars` replace those of every other call. With `odd`,
+    some elements of all inputs whose values may be 0 are zeros of both signs, or so small that they are denormal. Or
+    the scalars are such that results may not exist.
     """
 
     problem: Problem
     special: str = ""
     integers: bool = False
+    odd: Literal["", "zeros", "denormal numbers", "scalars"] = ""
     scalars: dict[str, float | int | bool] = {}
 
     @property
@@ -328,6 +331,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
         odd = (f", NaN and infinities in {self.special!r}" if self.special else "") + (
             ", small integers" if self.integers else ""
         )
+        odd += f", {self.odd}" if self.odd not in ("", "scalars") else ""
         odd += "".join(f", {name} {value:g}" for name, value in self.scalars.items())
         return f"problem '{self.problem.id}'{odd}"
 

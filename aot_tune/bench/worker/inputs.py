@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.stored_elements import limits_of, stored_as, values_of
 from aot_tune.spec import (
+    FLOATING,
     Call,
     Drawn,
     FromFile,
@@ -45,6 +46,8 @@ __all__ = [
 _PERIOD = 1_000_003
 """So many values are drawn, and then repeated. It is a prime, so that no row pitch hides a wrong index."""
 
+_AT_EDGES = 0.25
+"""Share of the elements that are zeros or denormal numbers, where there are any."""
 _LARGEST = 8
 """The largest small integer of a check, if the sums leave room for it."""
 
@@ -97,7 +100,7 @@ class _Draw:
             return storage
         if isinstance(kind, ROWWISE):
             return self._rows()
-        return self._elements(kind, min(self._count, self._period))
+        return self._at_edges(self._elements(kind, min(self._count, self._period)))
 
     def _refused(self, what: str) -> ValueError:
         return ValueError(f"{self._tensor.name!r}: {what}")
@@ -136,6 +139,23 @@ class _Draw:
             ends = f"beyond {most}, where {self._element.name} ends"
             raise self._refused(f"[{low}, {high}) is empty, or {ends}; {_RULE_OUT}")
         return self._integers(low, high, drawn)
+
+    def _at_edges(self, values: NDArray[Any]) -> NDArray[Any]:
+        """The values with zeros or denormal numbers among them, if the check and the tensor have these.
+
+        That is a quarter of the elements, and the first row if there are several.
+        """
+        kind, odd, generator = self._tensor.values, self._check.odd, self._generator
+        if odd not in ("zeros", "denormal numbers") or self._element.code not in FLOATING:
+            return values
+        if not isinstance(kind, Generator) or not kind.signs:
+            return values
+        chosen, row = generator.random(values.size) < _AT_EDGES, self._place.shape[-1]
+        chosen[: row if values.size > row else 0] = True
+        sizes = generator.integers(1, 1 << self._element.fraction, values.size) * (odd != "zeros")
+        least = limits_of(self._element).tiny * 2.0**-self._element.fraction
+        edges = np.copysign(sizes * least, generator.choice(kind.signs, values.size))
+        return np.where(chosen, edges, values).astype(values.dtype)
 
     def _integers(self, low: int, high: int, count: int) -> NDArray[Any]:
         """Integers from [low, high). They are drawn as int64 unless they need an unsigned dtype."""

@@ -209,10 +209,19 @@ def verify(
         if trial.again:
             bitwise = judged.same
         if judged.fault:
-            hint = f"; if no call has any there, declare {check.special!r} with finite=True" if check.special else ""
-            return ended("wrong-result", f"{judged.fault} ({check.place}{trial.beside}{hint})")
+            return ended("wrong-result", f"{judged.fault} ({check.place}{trial.beside}{_hint(check)})")
         bits = bits or attempt.bits(trial)
     return Checked(status="ok", error=worst, bitwise=bitwise, runs=tuple(runs)), bits
+
+
+def _hint(check: Check) -> str:
+    """What could be declared if calls have no such values, to follow a problem's name."""
+    if check.special:
+        return f"; if no call has any there, declare {check.special!r} with finite=True"
+    if check.odd == "scalars":
+        low = min(check.scalars.values()) <= 0
+        return "; if no call passes that, declare the scalar with least=..." if low else ""
+    return "; if no call has any, declare inputs with values=uniform(...) without 0" if check.odd else ""
 
 
 class Caller:
