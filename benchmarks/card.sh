@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # What a GPU machine does with a commit, step by step: tune and record, build again, test, measure.
 #
-#   benchmarks/card.sh FOLDER [tune|installed|again|tests|packages|bench|triton|models|unseen|launchers ...]
+#   benchmarks/card.sh FOLDER [tune|sanitize|installed|again|tests|packages|bench|triton|models|unseen|launchers ...]
 #
-# By default, `tune again tests bench triton`. `installed` takes the place of `tune`: it installs the wheel that WHEEL
+# By default, `tune again tests bench triton`. `sanitize` runs what is kept under sanitizers, and records it with their
+# verdicts; what they report is in its log, and left out. `installed` takes the place of `tune`: it installs the wheel that WHEEL
 # names, which was built elsewhere. The tests use the library of either.
 #
 # Results go to FOLDER: record.tar.gz (the database to commit below tuning/) and report.json.gz as soon as all is tuned, a
@@ -78,6 +79,9 @@ step() {
       wheel "$work/tuned" AOT_TUNE_MODE="${MODE:-auto}" || status=1
       record || status=1
       return $status
+      ;;
+    sanitize)
+      wheel "$work/sanitized" AOT_TUNE_MODE=auto AOT_TUNE_SANITIZE=winners AOT_TUNE_NO_SURVIVOR=leave-out && record
       ;;
     installed) python -m pip install -q --no-index --no-deps --target "$package" "$WHEEL" ;;
     again) wheel "$work/again" AOT_TUNE_MODE=auto ;;

@@ -120,10 +120,10 @@ def find_nvcc(environ: Mapping[str, str], system: Path = SYSTEM_CUDA, search: Se
 
 
 def find_compute_sanitizer(environ: Mapping[str, str]) -> str | None:
-    """The program, from where nvcc would be found, or beside nvcc. None without one."""
+    """The program, beside nvcc or where nvcc is looked for. None without one."""
     places = [place for place, _ in _places(environ, SYSTEM_CUDA, None)]
     with contextlib.suppress(ToolchainError):
-        places.append(str(Path(find_nvcc(environ).command[0]).resolve().parent))
+        places.insert(0, str(Path(find_nvcc(environ).command[0]).resolve().parent))
     return next(filter(None, (shutil.which("compute-sanitizer", path=place) for place in places)), None)
 
 

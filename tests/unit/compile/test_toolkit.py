@@ -10,7 +10,7 @@ from processes import program
 from aot_tune.compile import target_by_name
 from aot_tune.compile.device_targets import best_targets, fits
 from aot_tune.compile.nvcc import NvccToolchain
-from aot_tune.compile.toolkit import find_nvcc
+from aot_tune.compile.toolkit import find_compute_sanitizer, find_nvcc
 from aot_tune.support.errors import ToolchainError
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -62,6 +62,18 @@ def found(environ: dict[str, str], system: Path = NOWHERE, search: tuple[str, ..
 
 def why(environ: dict[str, str], system: Path = NOWHERE, search: tuple[str, ...] = ()) -> str:
     return find_nvcc({"PATH": "/usr/bin:/bin", **environ}, system, search).reason
+
+
+def test_compute_sanitizer_is_found_with_the_toolkit_or_beside_nvcc(tmp_path: Path) -> None:
+    home, beside = (toolkit(tmp_path / name).with_name("compute-sanitizer") for name in ("home", "beside"))
+    for program in (home, beside):
+        program.touch(0o755)
+    environ = {"PATH": str(tmp_path), "CUDA_HOME": str(tmp_path / "home")}
+    assert find_compute_sanitizer(environ) == str(home)
+    environ["NVCC"] = str(beside.with_name("nvcc"))
+    assert find_compute_sanitizer(environ) == str(beside)
+    beside.unlink()
+    assert find_compute_sanitizer(environ) == str(home)
 
 
 def test_the_order_in_which_it_is_looked_for(tmp_path: Path) -> None:
