@@ -66,8 +66,8 @@ def why(environ: dict[str, str], system: Path = NOWHERE, search: tuple[str, ...]
 
 def test_compute_sanitizer_is_found_with_the_toolkit_or_beside_nvcc(tmp_path: Path) -> None:
     home, beside = (toolkit(tmp_path / name).with_name("compute-sanitizer") for name in ("home", "beside"))
-    for program in (home, beside):
-        program.touch(0o755)
+    for sanitizer in (home, beside):
+        sanitizer.touch(0o755)
     environ = {"PATH": str(tmp_path), "CUDA_HOME": str(tmp_path / "home")}
     assert find_compute_sanitizer(environ) == str(home)
     environ["NVCC"] = str(beside.with_name("nvcc"))
