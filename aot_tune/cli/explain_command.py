@@ -20,7 +20,7 @@ __all__ = ["OWN_LIBRARY", "Explanation", "add_explain", "json_text"]
 
 _TOLD = (
     *("operator", "device", "threads", "processors", "table", "tuned", "regime", "nearest", "override"),
-    *("variant", "kernel", "target", "object", "workspace", "note", "why"),
+    *("variant", "kernel", "target", "object", "workspace", "note", "why", "team"),
 )
 
 
@@ -67,6 +67,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     workspace: int | None = None
     note: str = ""
     why: str = ""
+    team: str = ""
     expected: tuple[str, ...] = ()
     rejected: tuple[str, ...] = ()
     code: dict[str, int] = {}

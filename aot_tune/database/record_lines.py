@@ -134,6 +134,7 @@ class MeasurementLine(_Line, frozen=True, kw_only=True):
     bitwise: bool | None = None
     overhead: float = 0.0
     leak: int = 0
+    threads: int = 0
     race: str | None = None
     final: tuple[float, ...] | None = None
     screen: tuple[float, ...] = ()

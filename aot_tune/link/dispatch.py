@@ -21,7 +21,7 @@ from aot_tune.link.library_records import (
     family_facts,
     family_of,
 )
-from aot_tune.link.measured_problems import measured_fields, render_rows
+from aot_tune.link.measured_problems import alone_rows, measured_fields, render_rows
 from aot_tune.link.signature import braced, c_string, render_template
 from aot_tune.render.template_functions import parameters, scalar_type
 from aot_tune.select import Term, Tree
@@ -325,6 +325,9 @@ def _tables(table: OperatorTable) -> str:
             row.append(f"{{k{name}_{index}, {len(variants)}}}" if variants else "{nullptr, 0}")
         row += measured_fields(table.operator, index, target)
         row += _expected_fields(index, target)
+        if alone := alone_rows(table.operator, target):
+            lines.append(f"constexpr Alone kAlone_{index}[] = {braced([braced(pair) for pair in alone])};")
+            row += [f"kAlone_{index}", len(alone)]
         rows.append(f"    {braced(row)},")
     return "\n".join([*lines, "const TableInfo<Own> Own::kTables[] = {", *(rows or ["    {},"]), "};"])
 

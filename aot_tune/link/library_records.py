@@ -115,7 +115,7 @@ class TargetTable:
     call that was not measured to the generic variant, those in `filling_in` are tried.
 
     It was learned from the calls in `regimes`, on a device with so many `processors`: multiprocessors of a GPU, threads
-    of CPU kernels, or 0 if nobody knows.
+    of CPU kernels, or 0 if nobody knows. The variants `alone` get one thread on calls like the problems `tuned`.
 
     Devices from `level` to `last` (0: no last) use it, unless another table is more specific: it has a higher level, or
     at the same level a higher `rank`, or it is for fewer devices.
@@ -133,6 +133,7 @@ class TargetTable:
     processors: int = 0
     last: int = 0
     rank: int = 0
+    alone: tuple[tuple[int, ...], ...] = ()
 
     @property
     def specificity(self) -> tuple[int, int, float, str]:

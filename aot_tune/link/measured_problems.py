@@ -12,7 +12,7 @@ from aot_tune.link.signature import braced
 from aot_tune.select import form_of
 from aot_tune.spec import Operator, Problem
 
-__all__ = ["TunedFacts", "measured_fields", "place_of", "render_rows", "tuned_facts"]
+__all__ = ["TunedFacts", "alone_rows", "measured_fields", "place_of", "render_rows", "tuned_facts"]
 
 TunedFacts = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Dims, classes of strides (-1 for an absent tensor), choices of attributes and of dtypes."""
@@ -46,6 +46,12 @@ def measured_fields(op: Operator, index: int, target: TargetTable) -> list[str]:
     rows, slots = _rows(op, target), _slots_of(op, target)
     fields = [f"kRows_{index}", str(len(rows)), f"kRanked_{index}"] if rows else ["nullptr", "0", "nullptr"]
     return fields + ([f"kSlots_{index}", str(len(slots) - 1)] if slots else ["nullptr", "0"])
+
+
+def alone_rows(op: Operator, target: TargetTable) -> list[tuple[int, int]]:
+    """The rows and variants for which a call gets one thread."""
+    alone = {form_of(op.facts(p)): variants for p, variants in zip(target.tuned, target.alone, strict=False)}
+    return [(n, v) for n, (p, _) in enumerate(_rows(op, target)) for v in alone.get(form_of(op.facts(p)), ())]
 
 
 def _rows(op: Operator, target: TargetTable) -> list[tuple[Problem, tuple[int, ...]]]:

@@ -148,6 +148,13 @@ int32_t begin_threads(int32_t setting) noexcept {
   return before;
 }
 
+int32_t begin_one() noexcept {
+  const int32_t before = has_openmp() ? omp_get_max_threads() : 1;
+  if (before == 1) return 0;
+  omp_set_num_threads(1);
+  return before;
+}
+
 void end_threads(int32_t before) noexcept { omp_set_num_threads(before); }
 
 int32_t set_num_threads(int32_t threads) noexcept {

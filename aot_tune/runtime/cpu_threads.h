@@ -13,6 +13,7 @@ extern std::atomic<int32_t> thread_setting;
 
 // Gives the calling thread the number for its calls. Returns its earlier number, or 0 if that is the same.
 int32_t begin_threads(int32_t setting) noexcept;
+int32_t begin_one() noexcept;  // the same for one thread
 void end_threads(int32_t before) noexcept;
 
 // Lasts for a call. Afterwards, the thread has its own number again.
@@ -25,6 +26,22 @@ class CallThreads {
   CallThreads(const CallThreads&) = delete;
   CallThreads& operator=(const CallThreads&) = delete;
   ~CallThreads() {
+    if (__builtin_expect(before_ != 0, 0)) end_threads(before_);
+  }
+
+ private:
+  int32_t before_ = 0;
+};
+
+// For its duration, the calling thread's calls have one thread if that is wanted.
+class OneThread {
+ public:
+  explicit OneThread(bool wanted) noexcept {
+    if (__builtin_expect(wanted, 0)) before_ = begin_one();
+  }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+  ~OneThread() {
     if (__builtin_expect(before_ != 0, 0)) end_threads(before_);
   }
 

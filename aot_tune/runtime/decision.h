@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "choice.h"
+#include "cpu_threads.h"
 #include "expected.h"
 #include "known.h"
 #include "warn.h"
@@ -22,6 +23,11 @@ struct Arguments {
   int32_t attributes[at_least_1(Op::kOperator.attribute_count)];
 };
 
+template <typename Op>
+struct CallOf;
+template <typename Op>
+bool is_alone(const CallOf<Op>& c, int variant) noexcept;
+
 // A call that was read, and what is known of it. `arguments` are as variants get them.
 template <typename Op>
 struct CallOf {
@@ -31,10 +37,12 @@ struct CallOf {
   int32_t dtypes[at_least_1(Op::kOperator.variable_count)];
   const Backend* backend;
   int32_t level;
-  int generic;  // the variant that answers when no other does
-  bool empty;   // no output has an element
-  bool hollow;  // some output has elements, but not every input
-  bool plain;   // nothing is unusual about tensors and memory
+  int generic;                 // the variant that answers when no other does
+  bool empty;                  // no output has an element
+  bool hollow;                 // some output has elements, but not every input
+  bool plain;                  // nothing is unusual about tensors and memory
+  mutable int asked = -1;      // the variant that was last asked of
+  mutable bool alone = false;  // whether that gets one thread
 
   const DLTensor* tensor(int i) const { return arguments.tensors[i]; }
   const DLDevice& device() const { return arguments.tensors[first_required()]->device; }
@@ -49,8 +57,15 @@ struct CallOf {
   int32_t pass_to(Function function, More... more) const {
     return Op::Pass::to(function, arguments.tensors, arguments.scalars, arguments.attributes, more...);
   }
+  // Whether a variant gets one thread for the call.
+  bool is_alone(int variant) const {
+    if constexpr (!Op::kRunsOnHost) return false;
+    if (asked != variant) alone = aot_tune::is_alone(*this, asked = variant);
+    return alone;
+  }
   // Bytes of workspace that a variant needs.
   int32_t need(int variant, size_t* size) const {
+    const OneThread one(is_alone(variant));
     *size = 0;
     return pass_to(Op::kFunctions[variant].workspace, size);
   }
@@ -104,6 +119,12 @@ struct ExpectedInfo {
   }
 };
 
+// A variant that calls like a row's problem get with one thread: more gain too little for what they risk.
+struct Alone {
+  int16_t row;
+  int16_t variant;
+};
+
 // What decides for the devices of a target. What is not there is null.
 template <typename Op>
 struct TableInfo {
@@ -124,6 +145,8 @@ struct TableInfo {
   const ExpectedInfo<Op>* expected;
   int32_t expected_count;
   void (*terms)(const CallOf<Op>&, int64_t* terms);  // what several variants' times need
+  const Alone* alone = nullptr;                      // on a CPU
+  int32_t alone_count = 0;
 
   constexpr bool is_for(const Backend* of, int32_t at) const {
     return of == backend && at >= level && (last == 0 || at <= last);
@@ -287,6 +310,22 @@ const Row<Op>* nearest(const TableInfo<Op>& table, const CallOf<Op>& c) noexcept
     least = far;
   }
   return nearest;
+}
+
+// Whether a variant gets one thread for a call: if it did on such a problem, or on one that is as large in
+// each dim, if the call is like none.
+template <typename Op>
+bool is_alone(const TableInfo<Op>& table, const CallOf<Op>& c, int variant) noexcept {
+  const Row<Op>* const known = measured(table, c);
+  const Row<Op> call = row_of(c);
+  for (int32_t i = 0; i < table.alone_count; ++i) {
+    const Row<Op>& row = table.rows[table.alone[i].row];
+    if (table.alone[i].variant != variant || (known != nullptr && known != &row)) continue;
+    bool within = differences(row, call) == 0;
+    for (size_t k = 0; k < std::size(call.dims); ++k) within &= call.dims[k] <= row.dims[k];
+    if (within) return true;
+  }
+  return false;
 }
 
 // The regime of a call, what decides there, and what that loses on shapes that it was not learned from.

@@ -77,6 +77,7 @@ struct Known {
   int32_t variant;
   bool settled;  // its workspace only depends on the call, and it loads nothing more
   bool direct;   // and it has no workspace, and the context is known
+  bool alone;    // it gets one thread
   uint64_t options[Options];
   Argument tensors[kCount];
   int64_t shape[kAxes + 1];

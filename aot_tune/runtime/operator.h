@@ -148,6 +148,12 @@ int table_for(const Backend* backend, int32_t level) {
 }
 
 template <typename Op>
+bool is_alone(const CallOf<Op>& c, int variant) noexcept {
+  const int table = table_for<Op>(c.backend, c.level);
+  return table >= 0 && Op::kTables[table].alone_count > 0 && is_alone(Op::kTables[table], c, variant);
+}
+
+template <typename Op>
 void read_facts(const CallOf<Op>& c, int64_t* facts) {
   constexpr const OperatorInfo& op = Op::kOperator;
   for (int i = 0; i < op.dim_count; ++i) *facts++ = c.dims[i];
@@ -243,6 +249,7 @@ int32_t launch(const CallOf<Op>& c, const aot_tune_exec* exec, int variant, size
       return status;
   }
   void* stream = exec != nullptr ? exec->stream : nullptr;
+  const OneThread one(c.is_alone(variant));
   const int32_t status = c.pass_to(functions.launch, workspace.memory, size, stream);
   return status == 0 || status == kUnavailable ? status : failed(c, variant, "launch", status);
 }
@@ -346,6 +353,8 @@ KnownCalls<Remembered<Op>>* thread_calls() {
 template <typename Op>
 void fill(CallOf<Op>& c, Remembered<Op>& known, const Arguments<Op>& a) {
   c.backend = known.backend;
+  c.asked = known.variant;
+  c.alone = known.alone;
   c.arguments = a;
   for (int i = 0; i < Op::kOperator.tensor_count; ++i) {
     if (a.tensors[i] != nullptr) c.arguments.tensors[i] = &known.tensors[i].tensor;
@@ -412,9 +421,10 @@ int32_t run(const CallOf<Op>& c, const aot_tune_exec* exec, const Arguments<Op>&
   known->launch = Op::kFunctions[variant].launch;
   known->backend = c.backend;
   known->settled = Op::kVariants[variant].settled;
+  known->alone = c.is_alone(variant);
   known->size = size;
   known->context = c.backend->context != nullptr ? c.backend->context() : nullptr;
-  known->direct = known->settled && size == 0 && known->context != nullptr;
+  known->direct = known->settled && size == 0 && known->context != nullptr && !known->alone;
   return AOT_TUNE_OK;
 }
 
@@ -484,6 +494,7 @@ __attribute__((cold)) int32_t explain(const CallOf<Op>& c, const aot_tune_exec* 
   char note[256] = "";
   c.note(choice, note, sizeof note);
   explain_choice(text, chosen, size, note, why);
+  if (c.is_alone(choice)) text.add("team: one thread, because more gain too little on such a call\n");
   return AOT_TUNE_OK;
 }
 

@@ -80,7 +80,8 @@ class Run:
             status, reason = "oom", f"grows by {timing.leak} bytes per call"
         elif status == "ok":
             reason = self.context.remarks.on(self.prepared, reason)
-        return self.ended(status, reason, screen=samples, overhead=timing.overhead, leak=timing.leak, **facts)
+        facts = {"leak": timing.leak, "threads": timing.threads, **facts}
+        return self.ended(status, reason, screen=samples, overhead=timing.overhead, **facts)
 
 
 def told_apart(context: BenchContext, floor: float, samples: Sequence[float], overhead: float) -> tuple[float, ...]:

@@ -53,6 +53,7 @@ class _Runner:
         self.reason = ""
         self.error: float | None = None
         self.overhead = 0.0
+        self.threads = 0
         self.calls, self.warm = 1, 1
         self.spared, self.tried = 0, False
         self.home: Worker | None = None
@@ -397,6 +398,7 @@ class Race:
             runner.out(reply.status, reply.reason)
             return 0.0
         runner.overhead, runner.reason = reply.overhead, runner.reason or reply.reason
+        runner.threads = reply.threads
         runner.samples.append(reply.samples[0])
         return reply.mhz
 
@@ -470,5 +472,6 @@ class Race:
             race=self._race if final else None,
             error=runner.error,
             overhead=runner.overhead,
+            threads=runner.threads,
             seen=Seen.of(self._context.device, self._states, self._clocks),
         )

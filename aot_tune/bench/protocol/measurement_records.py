@@ -367,6 +367,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         overhead: ns per call of an empty call. On a CPU it is taken off the times. On a GPU it is only recorded, for an
             empty kernel in a graph.
         leak: bytes per call by which the process grew.
+        threads: 1 if calls had one thread, because more gained too little. Otherwise they had all.
         phases: seconds per phase of the bench.
         seen: what the device was like.
     """
@@ -385,6 +386,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     bitwise: bool | None = None
     overhead: float = 0.0
     leak: int = 0
+    threads: int = 0
     phases: Mapping[str, float] = {}
     seen: Seen | None = None
 

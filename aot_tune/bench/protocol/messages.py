@@ -289,7 +289,7 @@ class Timed(_Message):
     """Samples in ns per call, the overhead (see `Measurement`), and growth of the process in bytes per call.
 
     `status` is not ok when the outputs of the timed calls were wrong, or a call failed. If it is ok, `reason` may be a
-    note. `mhz` is the device's clock, if it was asked for and is known.
+    note. `mhz` is the device's clock, if it was asked for and is known. `threads` is as in `Measurement`.
     """
 
     samples: tuple[float, ...]
@@ -298,6 +298,7 @@ class Timed(_Message):
     status: Status = "ok"
     reason: str = ""
     mhz: float = 0.0
+    threads: int = 0
 
 
 class Failure(_Message):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import math
 import mmap
 import resource
 import sys
@@ -30,10 +31,22 @@ from aot_tune.bench.devices.cpu import last_cache_bytes
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import MOST_CALLS, Check, Device, Policy, Role, group_size
 from aot_tune.bench.worker.comparison import compare_stored
-from aot_tune.bench.worker.engine import CANARY, Call, CallSet, Engine, Expected, Piece, Placement, Undo, Want, screen
+from aot_tune.bench.worker.engine import (
+    CANARY,
+    Call,
+    CallSet,
+    Engine,
+    Expected,
+    Piece,
+    Placement,
+    T,
+    Undo,
+    Want,
+    screen,
+)
 from aot_tune.bench.worker.inputs import Strided, fill, layout
 from aot_tune.bench.worker.loaded_objects import LaunchError, empty_call
-from aot_tune.bench.worker.process_state import openmp_threads
+from aot_tune.bench.worker.process_state import has_team, openmp_threads
 from aot_tune.bench.worker.reference_results import Truth, read_truth, write_truth
 from aot_tune.bench.worker.stored_elements import array_dtype, values_of
 from aot_tune.spec import Operator, Tensor
@@ -50,6 +63,9 @@ _TRIES = 4
 """How often samples are taken at most that are no longer than empty calls."""
 _LEAST_NS = 300.0
 """Differences between calls that count as noise, because they include Python's own work."""
+_SHORT_NS, _GAIN = 50_000.0, 1.5
+"""A call that takes less with one thread takes more of them only if it is so many times as fast with all: while another
+program has a core, it waits some milliseconds for a thread there."""
 _BLOCK = 4096
 """A call may change only a few rows of a large cache. So only the blocks, of so many bytes, that it changes are put
 back."""
@@ -336,6 +352,11 @@ class _CandidateTimer:
     def close(self) -> None:
         """It holds nothing."""
 
+    def sample(self, most_ns: float) -> float:
+        """ns per call, with all that a call from here costs; one call alone if it takes more than `most_ns`."""
+        alone = self._sampler.sample(1)
+        return alone if alone > most_ns else self._sampler.sample(group_size(alone, self._policy.sample_ns))
+
 
 class _FrameworkTimer:
     """See `Turns`."""
@@ -556,6 +577,20 @@ class CpuEngine(Engine):
                 raise LaunchError(str(code))
 
         return _CandidateTimer(self.policy, launch, arguments, self._undo_of(sets, run))
+
+    def alone(self, timer: _CandidateTimer, make: Callable[[], tuple[T, Any]]) -> tuple[T, Any] | None:
+        """Other programs only make calls seem longer. So the least of some samples counts."""
+        most = 4 * _SHORT_NS  # a first call takes longer
+        if not has_team() or min(timer.sample(most), timer.sample(most)) > most:
+            return None
+        with openmp_threads(1):
+            made = make()
+        team, one = math.inf, math.inf
+        for _ in range(3):
+            with openmp_threads(1):
+                one = min(one, made[1].sample(most))
+            team = min(team, timer.sample(most))
+        return made if one < min(_SHORT_NS, _GAIN * team) else None
 
     def framework(self, check: Check, sets: Sequence[CallSet]) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002
         """It does so by itself."""

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cache, cached_property
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -39,6 +39,7 @@ __all__ = [
     "Piece",
     "Placement",
     "Places",
+    "T",
     "Timer",
     "Turns",
     "Undo",
@@ -56,6 +57,8 @@ Placement = Literal["inside", "end", "start"]
 
 Call = Callable[[], int | None]
 """Makes a call. It returns what the candidate's function does: an error unless it is 0. None is no error."""
+
+T = TypeVar("T")
 
 Undo = Callable[[], None]
 """Writes bytes again, such as those that a call has changed."""
@@ -359,6 +362,13 @@ class Engine(ABC):
         Raises:
             LaunchError: when a call that shows what is to be undone fails.
         """
+
+    def alone(self, timer: Any, make: Callable[[], tuple[T, Any]]) -> tuple[T, Any] | None:  # noqa: ARG002
+        """What `make` makes for calls with one thread, if more gain too little for what they risk. `timer` times those.
+
+        What it makes depends on the present number of threads.
+        """
+        return None
 
     @abstractmethod
     def framework(self, check: Check, sets: Sequence[CallSet]) -> AbstractContextManager[None]:

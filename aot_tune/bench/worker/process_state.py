@@ -291,9 +291,16 @@ def openmp_threads(count: int) -> Iterator[None]:
     library = _openmp()
     if library is not None:
         library.omp_set_num_threads(count)
-    yield
-    if library is not None and int(library.omp_get_max_threads()) == count:
-        library.omp_set_num_threads(_openmp_threads())
+    try:
+        yield
+    finally:
+        if library is not None and int(library.omp_get_max_threads()) == count:
+            library.omp_set_num_threads(_openmp_threads())
+
+
+def has_team() -> bool:
+    """Whether a call may take several threads of OpenMP."""
+    return _openmp_threads() > 1 and _openmp() is not None
 
 
 def _openmp_changes() -> str:

@@ -9,7 +9,7 @@ import math
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
@@ -20,11 +20,11 @@ from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, Device, Policy, Role, Status
 from aot_tune.bench.worker import sandbox
 from aot_tune.bench.worker.comparison import SurveyedResults
-from aot_tune.bench.worker.engine import CallSet, Engine, FaultError, Turns, UnusableError
+from aot_tune.bench.worker.engine import CallSet, Engine, FaultError, Timer, Turns, UnusableError
 from aot_tune.bench.worker.inputs import call_of
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, LoadError, RefusedError, load
 from aot_tune.bench.worker.problem_state import ProblemState
-from aot_tune.bench.worker.process_state import restore_arithmetic
+from aot_tune.bench.worker.process_state import openmp_threads, restore_arithmetic
 from aot_tune.bench.worker.verification import (
     GARBAGE,
     Bits,
@@ -120,9 +120,19 @@ class _Ready:
     """
 
     def __init__(self, engine: Engine, loaded: Loaded, sets: Sequence[CallSet]) -> None:
-        self._engine, self.calls = engine, sets[0]
-        self.caller = Caller(engine, loaded, sets)
-        self.timer = engine.timer(sets, loaded.launch, self.caller.arguments)
+        self._engine, self._loaded, self._sets, self.calls = engine, loaded, sets, sets[0]
+        self.caller, self.timer = self._made()
+        self.threads = 0
+        if (alone := engine.alone(self.timer, self._made)) is not None:
+            (self.caller, self.timer), self.threads = alone, 1
+
+    def _made(self) -> tuple[Caller, Timer]:
+        caller = Caller(self._engine, self._loaded, self._sets)
+        return caller, self._engine.timer(self._sets, self._loaded.launch, caller.arguments)
+
+    def team(self) -> AbstractContextManager[None]:
+        """In the block, calls have the threads that they are to be timed with."""
+        return openmp_threads(self.threads) if self.threads else contextlib.nullcontext()
 
     def first_call(self) -> None:
         """Poison the outputs. Make a call if that must not be a timed one."""
@@ -380,13 +390,16 @@ class WorkerSession:
         self._engine.get_ready()
         with self._confined():
             ready = self._ready_for(*key)
-            ready.calls.poison()
-            taken = ready.timer.screen(request.best_ns)
-            ready.settle()
-        best = min(taken.samples)
-        tested = taken.status == "ok" and (request.best_ns is None or best < request.best_ns)
-        less, fault = self._look_after(ready, state, self._accepted.pop(key, _Accepted()), best, tested=tested)
+        with ready.team():
+            with self._confined():
+                ready.calls.poison()
+                taken = ready.timer.screen(request.best_ns)
+                ready.settle()
+            best = min(taken.samples)
+            tested = taken.status == "ok" and (request.best_ns is None or best < request.best_ns)
+            less, fault = self._look_after(ready, state, self._accepted.pop(key, _Accepted()), best, tested=tested)
         self._ready.pop(key).timer.close()
+        taken = msgspec.structs.replace(taken, threads=ready.threads)
         return _told(taken, fault and f"{fault} (after {ready.timer.made} timed calls)", less)
 
     def _look_after(
@@ -411,7 +424,7 @@ class WorkerSession:
         workspace, changed = ready.caller.workspace, ready.caller.changed()
         fault, _, same = inspect(self._engine, state, ready.calls, workspace, bits)
         fault = changed or fault
-        if not (fault or same or self._engine.at_once):  # with another alignment, bits may differ
+        if not (fault or same or self._engine.at_once or ready.threads):  # otherwise bits may differ
             fault = ready.calls.unsteady(bits)
         if fault:
             state.restore()
@@ -430,7 +443,7 @@ class WorkerSession:
         self._engine.get_ready()
         with self._confined():
             ready = _Ready(self._engine, loaded, state.rotation())
-        with contextlib.closing(ready.timer):
+        with contextlib.closing(ready.timer), ready.team():
             with self._confined():
                 ready.first_call()
                 taken = ready.timer.screen(request.best_ns)
@@ -473,16 +486,19 @@ class WorkerSession:
         self._engine.get_ready()
         with self._confined():
             ready = self._ready_for(*key)
-            if request.fresh or request.poison:
-                ready.calls.poison()
-            taken = ready.timer.turn(request.calls, request.warm, clock=request.clock)
-            if request.fresh:
-                ready.settle()
-        if not request.fresh:
-            return _told(taken, ready.caller.changed())
-        note = ready.caller.loaded.note(ready.calls.arguments)
-        state, accepted = self._state(request.key), self._accepted.get(key, _Accepted())
-        less, fault = self._look_after(ready, state, accepted, taken.samples[0], tested=taken.status == "ok")
+        with ready.team():
+            with self._confined():
+                if request.fresh or request.poison:
+                    ready.calls.poison()
+                taken = ready.timer.turn(request.calls, request.warm, clock=request.clock)
+                if request.fresh:
+                    ready.settle()
+            taken = msgspec.structs.replace(taken, threads=ready.threads)
+            if not request.fresh:
+                return _told(taken, ready.caller.changed())
+            note = ready.caller.loaded.note(ready.calls.arguments)
+            state, accepted = self._state(request.key), self._accepted.get(key, _Accepted())
+            less, fault = self._look_after(ready, state, accepted, taken.samples[0], tested=taken.status == "ok")
         noted = msgspec.structs.replace(taken, reason=note)
         return _told(noted if taken.status == "ok" else taken, fault and f"{fault} (after a race)", less)
 

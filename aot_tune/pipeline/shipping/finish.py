@@ -396,6 +396,10 @@ def _table(chosen: Chosen, index: Mapping[str, int], devices: Mapping[str, Devic
         surveyed=surveyed,
         filling_in=tuple(index[c] for c in selection.kept if evidence.fills_in(evidence.variants[c])),
         regimes=_regimes(evidence, tuned, selection.rules),
+        alone=tuple(
+            tuple(index[c] for c, m in evidence.measurements.get(p.id, {}).items() if c in index and m.threads == 1)
+            for p in tuned
+        ),
         # with records of several devices, no number would be right
         processors=next(iter(processors)) if len(processors) == 1 else 0,
     )

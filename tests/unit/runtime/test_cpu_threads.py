@@ -259,8 +259,8 @@ PARALLEL = """
 #include <aot_tune/tensor.h>
 #include <stdio.h>
 static int threads(void) {
-  float x[1] = {0}, y[1] = {0};
-  int64_t shape[1] = {1};
+  float x[8] = {0}, y[8] = {0};
+  int64_t shape[1] = {8};
   DLTensor in = aot_tune_tensor(x, AOT_TUNE_F32, aot_tune_cpu(), 1, shape, NULL), out = in;
   out.data = y;
   return aot_tune_threads(&in, &out, NULL) == AOT_TUNE_OK ? (int)y[0] : -1;
@@ -284,6 +284,19 @@ for count in (64, 2):
     print(ops.explain("threads", N=8).get("threads", "as tuned").replace(" ", "_"))
 """
     assert run(odd, code) == ["as_tuned", "tuned_with_64,_this_process_has_2"]
+
+
+def test_one_thread_where_more_gained_too_little(odd: linked.Built) -> None:
+    """FAULTS.md, row 95: on such a problem, and on what is no larger."""
+    code = """
+import ops
+def of(size):
+    return {int(n) for _ in range(4) for n in ops.threads(np.ones(size, "f4"))}
+print(*(of(size) == {1} for size in (4, 3, 1)), *(of(size) == {3} for size in (5, 6, 16, 40)))
+print(openmp.omp_get_max_threads())
+print(*(ops.explain("threads", N=size).get("team", "-").split()[0] for size in (4, 3, 6)))
+"""
+    assert run(odd, OPENMP + code, OMP_NUM_THREADS="3") == [*["True"] * 7, "3", "one", "one", "-"]
 
 
 def test_numbers_that_are_refused(odd: linked.Built) -> None:
@@ -330,8 +343,8 @@ C_PROGRAM = """
 #include <pthread.h>
 #include <stdio.h>
 static void* call(void* unused) {
-  float x[2] = {0, 0}, y[2] = {0, 0};
-  int64_t shape[1] = {2};
+  float x[8] = {0}, y[8] = {0};
+  int64_t shape[1] = {8};
   DLTensor in = aot_tune_tensor(x, AOT_TUNE_F32, aot_tune_cpu(), 1, shape, NULL), out = in;
   out.data = y;
   if (aot_tune_threads(&in, &out, NULL) == AOT_TUNE_OK) printf("%d %d\\n", (int)y[1], (int)aot_tune_get_num_threads());

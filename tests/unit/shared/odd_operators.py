@@ -276,7 +276,10 @@ EXPORT int32_t SYMBOL_launch(const DLTensor* x, const DLTensor* y, void*, size_t
 
 def threads(folder: Path) -> OperatorTable:
     counted = linked.variant(folder, COUNTED, "counted", generic=True, flags=["-fopenmp"])
-    table = TargetTable(target="cpu-x86-64", level=1, rest=(0,), processors=64)
+    tuned = (problem(N=4), problem(N=6), problem(N=16))
+    alone: tuple[tuple[int, ...], ...] = ((0,), (), ())
+    exact, known = ((0,),) * 3, {"tuned": tuned, "alone": alone}
+    table = TargetTable(target="cpu-x86-64", level=1, rest=(0,), exact=exact, processors=64, **known)
     tensors = (Tensor("x", (N,)), Tensor("y", (N,), output=True))
     return OperatorTable(operator=operator("threads", {"N": 4}, tensors), variants=(counted,), tables=(table,))
 
