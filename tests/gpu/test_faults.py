@@ -111,6 +111,7 @@ def test_what_compute_sanitizer_reports_does_not_ship(
         checks=Checks(),
         store=MeasurementStore(None),
         verdicts={},
+        executor=None,
         environment=os.environ,
         jobs_of=lambda _backend: SimpleNamespace(count=1),
         time=SimpleNamespace(budget=None),

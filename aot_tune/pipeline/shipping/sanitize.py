@@ -287,6 +287,9 @@ def sanitize_kept(
             if device is not None:
                 groups.setdefault(device.digest, (device, []))[1].append(_Item(operator, variant))
     for device, items in groups.values():
+        if session.executor is not None and session.executor.has(device):
+            session.progress.line(f"NOTE no sanitizer ran on {device.name} (AOT_TUNE_SANITIZE): it is of a cluster")
+            continue
         on_host = family(device.family).on_host
         with BenchFiles(session) as files, ExitStack() as stack:
             if not on_host:

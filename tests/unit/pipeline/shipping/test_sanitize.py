@@ -161,6 +161,7 @@ def gpu_session(folder: Path, lines: list[str], path: str) -> Any:
         checks=Checks(),
         store=MeasurementStore(None),
         verdicts={},
+        executor=None,
         environment={"PATH": path},
         jobs_of=lambda _backend: SimpleNamespace(count=2),
         time=SimpleNamespace(budget=None),
@@ -207,5 +208,10 @@ def test_compute_sanitizer_tells_which_variant_it_reports_and_what_it_cannot_say
     session.verdicts.clear()
     session.store = MeasurementStore(None)
     sanitize.sanitize_kept(session, {}, generics, ["memcheck"])
-    (line,) = lines
-    assert line.startswith("NOTE memcheck did not run (AOT_TUNE_SANITIZE): compute-sanitizer is neither on PATH nor ")
+    session.executor = SimpleNamespace(has=lambda _device: True)
+    sanitize.sanitize_kept(session, {}, generics)
+    missing, away = lines
+    assert missing.startswith(
+        "NOTE memcheck did not run (AOT_TUNE_SANITIZE): compute-sanitizer is neither on PATH nor "
+    )
+    assert away == "NOTE no sanitizer ran on NVIDIA H200 (AOT_TUNE_SANITIZE): it is of a cluster"
