@@ -214,6 +214,13 @@ class Project:
         return [(v["name"], v["object"]) for o in self.manifest(build)["operators"] for v in o["variants"]]
 
 
+def shadow_modules(folder: Path) -> None:
+    """Modules of the standard library's names, and those that we import, each of which ends its process."""
+    folder.mkdir()
+    for name in (*sys.stdlib_module_names, "numpy", "msgspec", "jinja2", "filelock", "elftools", "aot_tune"):
+        (folder / f"{name}.py").write_text(f"raise SystemExit('this is not the module {name}')\n")
+
+
 def start(argv: Sequence[object], env: Mapping[str, str]) -> subprocess.Popen[str]:
     """Start a command in a session of its own."""
     with own_processors():

@@ -26,6 +26,7 @@ from aot_tune.compile.object_files import (
 from aot_tune.compile.programs import (
     CXX_ADDRESS_SPACE,
     LINK_FLAGS,
+    NO_LTO,
     QUERY_SECONDS,
     Compiler,
     ask,
@@ -158,9 +159,9 @@ class CxxToolchain(Toolchain):
         """Compile in the folder of `out` under a fixed file name, so that equal sources give equal objects anywhere."""
         folder = out.parent
         (folder / SOURCE_NAME).write_text(source, encoding="utf-8")
-        prefix = f"-ffile-prefix-map={folder}=."
+        fixed = (NO_LTO, f"-ffile-prefix-map={folder}=.")
         flags = (*_flags(target), *option_flags(options, folder))
-        argv = [*self.command(), *flags, prefix, "-MD", "-MF", "candidate.d"]
+        argv = [*self.command(), *flags, *fixed, "-MD", "-MF", "candidate.d"]
         argv += ["-c", SOURCE_NAME, "-o", out.name]
         done = run(argv, folder=folder, environ=self._child(folder), timeout=timeout, memory=CXX_ADDRESS_SPACE)
         rule = folder / "candidate.d"
@@ -194,7 +195,7 @@ class CxxToolchain(Toolchain):
     ) -> dict[str, bytes]:
         """Assembly."""
         (folder / SOURCE_NAME).write_text(source, encoding="utf-8")
-        flags = (*_flags(target), *option_flags(options, folder), f"-ffile-prefix-map={folder}=.")
+        flags = (*_flags(target), *option_flags(options, folder), NO_LTO, f"-ffile-prefix-map={folder}=.")
         argv = [*self.command(), *flags, "-S", SOURCE_NAME, "-o", "made.s"]
         run(argv, folder=folder, environ=self._child(folder), timeout=timeout, memory=CXX_ADDRESS_SPACE)
         assembly = folder / "made.s"
@@ -294,7 +295,9 @@ def _added_digest(host: Compiler) -> str:
     """Digest of what the compiler adds to its command line. Asked once per driver."""
     argv = [*host.command, "-###", "-x", "c++", "-S", os.devnull, "-o", os.devnull]
     output = run(argv, folder=Path("/"), environ=dict(host.environ), timeout=QUERY_SECONDS).output
-    programs = (line.strip().partition(" ")[2] for line in output.splitlines() if line.startswith(" "))
+    programs = [line.strip().partition(" ")[2] for line in output.splitlines() if line.startswith(" ")]
+    if any("-flto" in program for program in programs):
+        programs.append(NO_LTO)
     return hashlib.sha256("\n".join(programs).encode(errors="replace")).hexdigest()
 
 

@@ -45,6 +45,9 @@ CXX_ADDRESS_SPACE = 4 << 30
 """Bytes of address space that a C++ compiler may use."""
 BUSY_SHARE = 0.5
 """If a run computed for this share of its time, the run itself was slow. With less, the machine was busy."""
+NO_LTO = "-fno-lto"
+"""For compilers whose wrappers ask for link-time optimisation: code that is made when the library is linked is not what
+was measured. Elsewhere it changes nothing, so it is in no object's key."""
 LINK_FLAGS = ("-shared", "-Wl,--as-needed", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,--build-id=none")
 _LINK = re.compile(r"(?:\./)?include-(\d+)/(.*)", re.DOTALL)
 

@@ -26,6 +26,7 @@ from aot_tune.compile.object_files import KERNEL_IMAGE, failure_of, object_bytes
 from aot_tune.compile.programs import (
     BUSY_SHARE,
     CXX_ADDRESS_SPACE,
+    NO_LTO,
     QUERY_SECONDS,
     baseline_flags,
     cut,
@@ -338,7 +339,7 @@ def compile_launcher(
     folder, began = out.parent, time.monotonic()
     (folder / SOURCE_NAME).write_text(source, encoding="utf-8")
     (folder / HEADER).write_text(kernel_header(image))
-    argv = [*command, *host_flags(), "-I", ".", "-I", str(LAUNCHER), "-MD", "-MF", "candidate.d"]
+    argv = [*command, *host_flags(), NO_LTO, "-I", ".", "-I", str(LAUNCHER), "-MD", "-MF", "candidate.d"]
     argv += ["-c", SOURCE_NAME, "-o", out.name]
     left = max(1.0, timeout - (time.monotonic() - began))
     return run(argv, folder=folder, environ=environ, timeout=left, memory=CXX_ADDRESS_SPACE)

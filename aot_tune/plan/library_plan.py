@@ -27,6 +27,7 @@ from aot_tune.plan.preflight import (
     Machines,
     ThisMachine,
     caution_of,
+    caution_of_temporaries,
     check_answers,
     check_backends,
     check_devices,
@@ -224,7 +225,7 @@ def make_plan(
     linked = linked_libraries(operators, request.compile, toolchains, environment)
     caution = caution_of(machine, options.mode)
     devices = [] if caution else machines.devices(options.threads or usable_cores(), families)
-    cautions = (caution, *(family(f).caution for f in families))
+    cautions = (caution, caution_of_temporaries(environment), *(family(f).caution for f in families))
     notes = [text for text in (left_out, *misspelt(environment), *cautions) if text]
     if may_measure and options.mode in ("auto", "tune"):
         notes += machines.check_measuring(targets, toolchains.get("nvcc", {}).get("version", "0.0"), environment)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import platform
 import shutil
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Protocol
 
 from aot_tune.bench.devices.family import family
@@ -24,6 +26,7 @@ __all__ = [
     "Machines",
     "ThisMachine",
     "caution_of",
+    "caution_of_temporaries",
     "check_answers",
     "check_backends",
     "check_devices",
@@ -116,6 +119,14 @@ def caution_of(machine: str, mode: str) -> str:
             fix="use the mode auto or replay, where records decide and else the generic variants serve; or generic",
         )
     return f"{machine} targets: nothing is measured on such CPUs, and no variant is verified before it ships"
+
+
+def caution_of_temporaries(environment: Mapping[str, str]) -> str:
+    """What a build must say whose TMPDIR cannot be written to. Empty for others."""
+    named, used = environment.get("TMPDIR", ""), tempfile.gettempdir()
+    if not named or Path(named).absolute() == Path(used).absolute():
+        return ""
+    return f"TMPDIR={named!r} is no folder that can be written to; temporary files go to {used}"
 
 
 def _package(machine: str) -> str:

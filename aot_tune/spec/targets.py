@@ -31,7 +31,7 @@ _REFUSED = (
         "leave it out",
     ),
     (
-        re.compile(r"-(?:c|E|S|o.*|M\w*|x.*|###)\Z|-(?:shared|static|r)\Z|--?(?:rdc|relocatable-device-code)\b|-dc\Z|-dlto|-dlink"
+        re.compile(r"-(?:c|E|S|o.*|M\w*|x.*|###)\Z|--coverage|-fprofile-(?:arcs|generate)|-(?:shared|static|r)\Z|--?(?:rdc|relocatable-device-code)\b|-dc\Z|-dlto|-dlink"
                    r"|--?(?:compile|preprocess|ptx|cubin|fatbin|lib|run|output-file|keep|dryrun)\b"),
         "the compiler must make one object that needs no further step, and this option changes what it makes",
         "leave it out",

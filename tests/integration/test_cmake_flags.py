@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from environments import ROOT, environment, run
-from project import Project
+from project import Project, shadow_modules
 
 from aot_tune.link.elf import SharedLibrary
 
@@ -57,13 +57,6 @@ def test_a_debug_build_in_folders_beside_each_other(project: Project, tmp_path: 
     assert run([sys.executable, "-c", code, library]).split() == ["True", "True"]
     assert str(made.folder).encode() not in library.read_bytes()
     assert SharedLibrary(library.read_bytes()).dynamic("DT_RUNPATH") == ["$ORIGIN:$ORIGIN/lib:/opt/x"]
-
-
-def shadow_modules(folder: Path) -> None:
-    """Modules of the standard library's names, and those that we import, each of which ends its process."""
-    folder.mkdir()
-    for name in (*sys.stdlib_module_names, "numpy", "msgspec", "jinja2", "filelock", "elftools", "aot_tune"):
-        (folder / f"{name}.py").write_text(f"raise SystemExit('this is not the module {name}')\n")
 
 
 def test_what_flags_would_do_to_a_library_is_told_at_configure(project: Project) -> None:

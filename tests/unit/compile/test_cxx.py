@@ -83,6 +83,17 @@ def test_equal_sources_give_equal_objects_anywhere(tmp_path: Path) -> None:
     assert len(digests) == 1
 
 
+def test_no_wrapper_has_code_made_when_a_library_is_linked(tmp_path: Path) -> None:
+    """FAULTS 87. It would not be the code that was measured."""
+    source, found = f"{LAUNCH} void f() {{}}\n", {}
+    for flags in ("", " -flto", " -flto -ffat-lto-objects -g"):
+        chain = toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": f"g++{flags}"})
+        assert chain.compile(source, target_by_name("cpu-x86-64"), tmp_path / "object.o", 60).status == "ok"
+        assert b".gnu.lto_" not in (tmp_path / "object.o").read_bytes()
+        found[flags] = chain.recipe(target_by_name("cpu-x86-64"))["added"]
+    assert len(set(found.values())) == 3
+
+
 def test_resources_and_includes(tmp_path: Path) -> None:
     source = f"#include <cmath>\n{LAUNCH} float f(float x) {{\n"
     source += "    volatile float big[1000]; big[1] = x; return std::exp(big[1]); }\n"
