@@ -51,3 +51,30 @@ def test_what_an_author_declares_is_seen(bed: Bed, tmp_path: Path) -> None:
         text.replace('Tensor("x", (R, D))', 'Tensor("x", (R, D), values=uniform(-2000.0, 2000.0))')
     )
     assert bed.on(tmp_path / "axpb").screen("small_values").status == "wrong-result"
+
+
+TOLD = (
+    ("y = 2 * call.x + 1", "y = xp.clip(2 * call.x + 1, -1e-9, 1e-9) + 1", "a constant is right for nearly all of 'y'"),
+    ('Tensor("x", (R, D))', 'Tensor("x", (R, D), "i32", values=integers(3, 4))', "all elements of 'x' are equal, and"),
+    ('Tensor("x", (R, D))', 'Tensor("x", (R, D), values=sparse(0.001))', "a constant is right for nearly all of 'y'"),
+    ("", "", ""),
+)
+"""What is changed of the operator, and what its author must be told."""
+
+
+def test_an_author_is_told_of_values_that_cannot_tell_a_wrong_kernel(bed: Bed, tmp_path: Path) -> None:
+    """Once, and not of odd problems, where an extent of 1 or a broadcast input may be to blame."""
+    for number, (before, after, told) in enumerate(TOLD):
+        text = (bed.folder / "operator.py").read_text().replace("problem\n", "problem, integers, sparse\n", 1)
+        folder = tmp_path / str(number) / "axpb"
+        folder.mkdir(parents=True)
+        (folder / "operator.py").write_text(text.replace(before, after))
+        bed.lines.clear()
+        other = bed.on(folder)
+        for rows in (16, 32):
+            other.prepare(R=rows, D=256)
+        if number != 1:  # candidates take floats
+            other.screen("good")
+        lines = [line for line in bed.lines if "a wrong kernel may pass" in line]
+        assert len(lines) == bool(told), lines
+        assert all(line.startswith(f"axpb R=16 D=256: {told}") for line in lines), lines

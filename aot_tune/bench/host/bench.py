@@ -69,7 +69,7 @@ class Bench(BenchContext):
     ) -> None:
         super().__init__(device, policy, scratch.resolve(), threads, log, findings)
         self._waits, self._unloads_libraries = waits, True
-        self._preparation = Preparation(device, policy, self.pool.refer, self.pool.relieve)
+        self._preparation = Preparation(device, policy, self.pool.refer, self.pool.relieve, log)
         self._own = Findings(self.findings.folder / scratch.resolve().name, "alone-")
         self._fitted: dict[tuple[Findings, str], list[Prepared]] = {}
 

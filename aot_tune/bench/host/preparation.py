@@ -81,20 +81,21 @@ def _left_out(operator: Operator, problem: Problem, why: str) -> TooLargeError:
 class Preparation:
     """Computes the references that findings lack. `refer` asks the worker for one, within so many seconds.
 
-    `relieve` frees what workers keep. `seconds` is how long this took so far, with the time spent waiting for other
-    benches.
+    `relieve` frees what workers keep. `log` gets what authors should know of their problems. `seconds` is how long this
+    took so far, with the time spent waiting for other benches.
     """
 
     def __init__(
-        self, device: Device, policy: Policy, refer: Refer, relieve: Callable[[], None] = lambda: None
+        self, device: Device, policy: Policy, refer: Refer, relieve: Callable[[], None], log: Callable[[str], None]
     ) -> None:
-        self._device, self._policy, self._refer, self._relieve = device, policy, refer, relieve
+        self._device, self._policy, self._refer, self._relieve, self._log = device, policy, refer, relieve, log
+        self._told: set[tuple[str, str]] = set()
         self._sources: dict[str, str] = {}
         self._fits = 0
         self.seconds = 0.0
 
-    def of(self, findings: Findings, operator: Operator, check: Check) -> Prepared:
-        """The reference of one problem, or check.
+    def of(self, findings: Findings, operator: Operator, check: Check, *, tell: bool = True) -> Prepared:
+        """The reference of one problem, or check. `tell` says whether its author is told what it lacks.
 
         Raises:
             WorkerError, TooLargeError, AotTuneError: as `Bench.prepare` does.
@@ -102,7 +103,7 @@ class Preparation:
         key, begin = findings.prefix + self._key(operator, check), time.monotonic()
         files = findings.folder / key
         try:
-            return findings.references.get(key, lambda: self._made(key, files, operator, check))
+            return findings.references.get(key, lambda: self._made(key, files, operator, check, tell=tell))
         finally:
             self.seconds += time.monotonic() - begin
 
@@ -115,8 +116,8 @@ class Preparation:
         try:
             for check in checks:
                 if not findings.references.making(findings.prefix + self._key(operator, check)):
-                    self.of(findings, operator, check)
-            return [self.of(findings, operator, check) for check in checks]
+                    self.of(findings, operator, check, tell=False)
+            return [self.of(findings, operator, check, tell=False) for check in checks]
         except TooLargeError as error:
             raise AotTuneError(error.what.replace("is left out", "is not checked"), fix=error.fix) from error
 
@@ -143,7 +144,7 @@ class Preparation:
             self._sources[operator.folder] = Path(operator.folder, "operator.py").read_text("utf-8")
         return digest_of([operator.name, self._sources[operator.folder], check, self._policy.seed])[:24]
 
-    def _made(self, key: str, files: Path, operator: Operator, check: Check) -> Prepared:
+    def _made(self, key: str, files: Path, operator: Operator, check: Check, *, tell: bool) -> Prepared:
         request = messages.Reference(operator_folder=operator.folder, check=check, folder=str(files))
         self._make_room(operator, check.problem)
         try:
@@ -174,6 +175,10 @@ class Preparation:
                 why=f"{why} (out of memory)" if status == "oom" else why,
                 fix=f"mend {_blamed(why)} in {Path(operator.folder, 'operator.py')}{less if status == 'oom' else rest}",
             )
+        told = (operator.folder, reply.remark)
+        if reply.remark and tell and told not in self._told:
+            self._told.add(told)
+            self._log(f"{operator.name} {check.problem.id}: {reply.remark}")
         return Prepared(
             key=key,
             operator=operator.name,

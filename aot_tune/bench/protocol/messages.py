@@ -262,7 +262,8 @@ class Place(_Message):
 class Done(_Message):
     """A request without a result was carried out.
 
-    `remark` belongs to all times of the problem. `log` is a line to log once.
+    `remark` belongs to all times of the problem, or is for the operator's author if a reference was computed. `log` is
+    a line to log once.
     """
 
     remark: str = ""

@@ -548,9 +548,9 @@ class CpuEngine(Engine):
         truths = read_truth(folder)
         return [_Truths(t, *truths[t.name]) for t in operator.outputs if t.name in truths]
 
-    def write_reference(self, operator: Operator, check: Check, folder: Path) -> None:
+    def write_reference(self, operator: Operator, check: Check, folder: Path) -> str:
         """By numpy."""
-        write_truth(operator, check, folder, self.policy.seed)
+        return write_truth(operator, check, folder, self.policy.seed)
 
     def play(self, batch: Sequence[Call]) -> float:
         """One after the other."""

@@ -607,10 +607,10 @@ class CudaEngine(Engine):
         present = [t for t in operator.outputs if t.name in exact]
         return [Truths(t, exact.pop(t.name), limits[t.name]) for t in present]
 
-    def write_reference(self, operator: Operator, check: Check, folder: Path) -> None:
+    def write_reference(self, operator: Operator, check: Check, folder: Path) -> str:
         """See `write_limits`."""
         operator = operator.concrete(check.problem.dtypes)
-        write_limits(operator, check, folder, self.policy.seed, self._gpu.device)
+        return write_limits(operator, check, folder, self.policy.seed, self._gpu.device)
 
     def play(self, batch: Sequence[Call]) -> float:
         """The lesser time of two."""

@@ -32,8 +32,10 @@ from aot_tune.bench.worker.reference_results import (
     outputs_of,
     publish_limits,
     refuse_inexact,
+    remark_of,
     rounded_inputs,
     run_reference,
+    sampled,
 )
 from aot_tune.bench.worker.rounded_arrays import EXACT_FUNCTIONS, SEQUENTIAL
 from aot_tune.bench.worker.stored_elements import array_dtype, eight_bits, stored_as, values_of
@@ -49,6 +51,8 @@ __all__ = [
 _TF32 = 10
 """Bits of fraction of TF32."""
 _BITS = {torch.float32: (torch.int32, 23), torch.float64: (torch.int64, 52)}
+_WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers of so many bytes."""
 _CASTS = frozenset(("to", "type", "type_as", "int", "long", "char", "short", "byte"))
 _FOR_HOST = ("u16", "u32", "u64")
 _DRAWS = 8
@@ -332,18 +336,27 @@ def _cut_off(tensor: Tensor, value: Any, *, wide: bool) -> Any:
     return value.clamp(-limit, limit)
 
 
-def write_limits(operator: Operator, check: Check, folder: Path, seed: int, device: torch.device) -> None:
+def write_limits(operator: Operator, check: Check, folder: Path, seed: int, device: torch.device) -> str:
     """Write the allowed errors of outputs into `folder`, which appears whole or not at all.
 
-    The operator is concrete.
+    The operator is concrete. Returns what `remark_of` says.
     """
     if check.integers:
         _check_sums(operator, check, seed, device)
         present = [t for t in operator.outputs if operator.is_present(check.problem, t)]
         publish_limits(folder, {t.name: Limits(bounds=EXACT) for t in present})
-        return
+        return ""
     draws = drawn(lambda s: _results(operator, check, s, device), check, seed, _DRAWS)
-    publish_limits(folder, limits_of(torch, operator, draws, BLOCK))
+    limits = limits_of(torch, operator, draws, BLOCK)
+    publish_limits(folder, limits)
+    return remark_of(draws[0].inputs, {n: _sample(value) for n, value in draws[0].exact.items()}, limits)
+
+
+def _sample(values: Any) -> NDArray[Any]:
+    """Some elements. Those of unsigned integers, of which torch can compute little, are moved as others."""
+    places = torch.as_tensor(sampled(values.numel()), device=values.device)
+    elements: NDArray[Any] = values.reshape(-1).view(moved_as(values.dtype))[places].cpu().numpy()
+    return elements
 
 
 def _is_finite(values: Any) -> bool:
@@ -384,7 +397,8 @@ def _results(operator: Operator, check: Check, seed: int, device: torch.device) 
         undefined.update(n for n in whole if casts.nonfinite or not _is_finite(exact[n]))
     if check.odd:
         undefined.update(n for n, value in exact.items() if not _is_finite(value))
-    return Results(exact, errors, undefined)
+    samples = {n: _sample(s.view(_WHOLE[operator.tensor(n).dtype.itemsize])) for n, s in storages.items()}
+    return Results(exact, errors, undefined, samples)
 
 
 def _flushed(operator: Operator, storages: Mapping[str, Any]) -> dict[str, Any]:

@@ -327,8 +327,11 @@ class Engine(ABC):
         """True values of all outputs that are present. `inputs` are what `draw` gave."""
 
     @abstractmethod
-    def write_reference(self, operator: Operator, check: Check, folder: Path) -> None:
-        """Compute the reference results into `folder`, which appears whole or not at all."""
+    def write_reference(self, operator: Operator, check: Check, folder: Path) -> str:
+        """Compute the reference results into `folder`, which appears whole or not at all.
+
+        Returns what the operator's author should know of the problem, or an empty text.
+        """
 
     @abstractmethod
     def play(self, batch: Sequence[Call]) -> float:

@@ -23,6 +23,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -52,13 +53,17 @@ __all__ = [
     "read_limits",
     "read_truth",
     "refuse_inexact",
+    "remark_of",
     "rounded_inputs",
     "run_reference",
+    "sampled",
     "write_truth",
 ]
 
 _SAMPLE = 4096
 """How many errors are a fair sample."""
+_SEVERAL, _NEARLY_ALL = 16, 0.99
+"""How many elements, and which share of them, say that a tensor does not vary."""
 _DRAWS = 24
 _DRAWN = 16 << 20
 """Bytes of inputs and outputs that are drawn for the sake of a fair sample, beyond the first draw."""
@@ -144,12 +149,14 @@ def refuse_inexact(
 class Results(NamedTuple):
     """Results of one draw, by output, of numpy or torch: true values, and errors unless the check is exact.
 
-    `undefined` are the outputs whose definition does not say where NaN and infinities are.
+    `undefined` are the outputs whose definition does not say where NaN and infinities are. `inputs` are samples of
+    their elements.
     """
 
     exact: dict[str, Any]
     errors: dict[str, Any]
     undefined: set[str]
+    inputs: Mapping[str, NDArray[Any]] = MappingProxyType({})
 
 
 def drawn(results: Callable[[int], Results], check: Check, seed: int, most: int) -> list[Results]:
@@ -174,8 +181,33 @@ def limits_of(xp: Any, operator: Operator, draws: Sequence[Results], block: int 
     return limits
 
 
-def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> None:
-    """Compute the outputs of a problem and their bounds into `folder`, which appears whole or not at all."""
+def sampled(count: int) -> NDArray[np.int64]:
+    """Which of so many elements to look at, to find out whether they vary."""
+    return np.linspace(0, count - 1, num=min(count, _SAMPLE), dtype=np.int64)
+
+
+def remark_of(
+    inputs: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]], limits: Mapping[str, Limits]
+) -> str:
+    """What an author should know: inputs and outputs that cannot tell a wrong kernel from a right one. Or empty.
+
+    These are inputs of one value, and outputs for which a constant would pass. Both are given by samples of elements.
+    """
+    told = [f"all elements of {n!r} are equal" for n, v in inputs.items() if len(v) >= _SEVERAL and (v == v[0]).all()]
+    for name, values in outputs.items():
+        finite, bounds = values[np.isfinite(values)], limits[name].bounds
+        if len(finite) >= _SEVERAL and not limits[name].undefined:
+            off = np.abs(finite - np.partition(finite, len(finite) // 2)[len(finite) // 2])
+            near = off <= bounds.absolute + bounds.relative * np.abs(finite)
+            told += [f"a constant is right for nearly all of {name!r}"] if np.mean(near) >= _NEARLY_ALL else []
+    return f"{', and '.join(told)}: a wrong kernel may pass; declare inputs with other `values`" if told else ""
+
+
+def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> str:
+    """Compute the outputs of a problem and their bounds into `folder`, which appears whole or not at all.
+
+    Returns what `remark_of` says.
+    """
     operator = operator.concrete(check.problem.dtypes)
     affordable = 1 + _DRAWN // max(operator.compulsory_bytes(check.problem), 1)
     with np.errstate(all="ignore"):
@@ -192,6 +224,8 @@ def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> No
             file=name, dtype=dtype, shape=value.shape, bounds=limit.bounds, undefined=limit.undefined
         )
     _publish(partial, folder, "truth.json", truths)
+    outputs = {n: value.flat[sampled(value.size)] for n, value in draws[0].exact.items()}
+    return remark_of(draws[0].inputs, outputs, limits)
 
 
 def publish_limits(folder: Path, limits: Mapping[str, Limits]) -> None:
@@ -207,6 +241,7 @@ def read_limits(folder: Path) -> dict[str, Limits]:
 def _results(operator: Operator, check: Check, seed: int) -> Results:
     """Draw inputs and compute. One rounded result is held at a time, since large problems fill the memory."""
     inputs = logical_inputs(operator, check, seed)
+    samples = {n: a.flat[sampled(a.size)] for n, a in inputs.items() if 0 not in a.strides}
     exact = run_reference(operator, check, inputs, np, wide=True)
     errors: dict[str, NDArray[Any]] = {}
     undefined: set[str] = set()
@@ -226,7 +261,7 @@ def _results(operator: Operator, check: Check, seed: int) -> Results:
         for name in list(near):
             error = _error(near.pop(name), exact[name])
             errors[name] = np.fmax(errors[name], error, out=errors[name]) if name in errors else error
-    return Results(exact, errors, undefined)
+    return Results(exact, errors, undefined, samples)
 
 
 def _error(value: NDArray[Any], exact: NDArray[Any]) -> NDArray[Any]:

@@ -306,9 +306,9 @@ class WorkerSession:
 
     def _reference(self, request: messages.Reference, _emit: Emit) -> messages.Reply:
         operator = self._operator(request.operator_folder)
-        self._engine.write_reference(operator, request.check, Path(request.folder))
+        remark = self._engine.write_reference(operator, request.check, Path(request.folder))
         self._collect()
-        return messages.Done()
+        return messages.Done(remark=remark)
 
     def _load(self, request: messages.Load, emit: Emit) -> messages.Reply:
         emit(_progress("load"))
