@@ -377,7 +377,8 @@ def _variants(table: OperatorTable) -> str:
 def _info(v: Variant, table: OperatorTable) -> str:
     info = ", ".join(c_string(text) for text in (v.name, v.candidate.target, v.candidate.kernel, v.made.digest))
     flags = ", ".join(str(flag).lower() for flag in (v.candidate.generic, v.symbol in table.settled))
-    return f"{{{info}, &backend_{v.target.family}, {v.target.level}, {v.target.last}, {flags}}}"
+    varies = ", true" if v.name in table.varying else ""
+    return f"{{{info}, &backend_{v.target.family}, {v.target.level}, {v.target.last}, {flags}{varies}}}"
 
 
 def _bind(op: Operator) -> str:

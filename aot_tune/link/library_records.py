@@ -159,6 +159,7 @@ class OperatorTable:
     Args:
         rooflines: by a variant's name, the best `share` of the roofline that it reached, on the `problem`, by the peaks
             that `of` names.
+        varying: names of variants whose results vary between equal calls, for explain().
         noting: symbols of variants with a function `<symbol>_note`, which writes a line of text for explain().
             `generate` finds these out from the objects, and the `settled` ones.
         settled: symbols of variants that load nothing more on a device after their first run there, and whose workspace
@@ -169,6 +170,7 @@ class OperatorTable:
     variants: tuple[Variant, ...]
     tables: tuple[TargetTable, ...] = ()
     rooflines: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    varying: frozenset[str] = frozenset()
     noting: frozenset[str] = frozenset()
     settled: frozenset[str] = frozenset()
 

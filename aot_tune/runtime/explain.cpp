@@ -67,6 +67,7 @@ void explain_choice(Text& text, const VariantInfo& variant, size_t workspace, co
   text.add("variant: %s\ntarget: %s\nkernel: %s\nobject: %s\nworkspace: %zu\n", variant.name, variant.target,
            variant.kernel, variant.digest, workspace);
   if (*note != '\0') text.add("note: %s\n", note);
+  if (variant.varies) text.add("bits: results vary between equal calls\n");
   text.add("why: %s\n", why);
 }
 

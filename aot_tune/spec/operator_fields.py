@@ -92,7 +92,7 @@ class OperatorFields:
     legal: tuple[Expr, ...] = ()
     baselines: tuple[Baseline, ...] = ()
     exact: IntegerSums | None = None
-    deterministic: bool = False
+    deterministic: bool | None = None
     documentation: str = ""
     fold: str = ""
     folder: str = field(default="", compare=False)

@@ -171,6 +171,18 @@ def test_row_82_who_is_wrong_beside_another_is_verified_again_alone(bed: Bed) ->
     assert raced == {**OTHERS, "spoils_next": "ok"}
 
 
+def test_row_80_one_scratch_for_all_callers_never_wins(bed: Bed) -> None:
+    """Calls of two threads meet by chance, where other programs have the cores."""
+    assert bed.race("good")["good"].bitwise is True
+    for _ in range(20):
+        raced = bed.race("one_scratch")
+        if raced["one_scratch"].status != "ok":
+            break
+        bed.bench.findings.repeated.clear()
+    assert raced["one_scratch"].status == "wrong-result"
+    assert re.search(r", with two callers at once \(problem 'R=16 D=256'\)$", raced["one_scratch"].reason)
+
+
 SETTINGS = "; its ".join(
     (
         "^it changes its locale",

@@ -133,6 +133,8 @@ def test_a_call_that_takes_as_long_as_an_empty_one_is_not_suspicious_where_there
 def test_an_unsteady_candidate_is_wrong_where_bits_must_be_the_same(bed: Bed, tmp_path: Path) -> None:
     measured = bed.screen("unsteady")
     assert (measured.status, measured.bitwise) == ("ok", False), measured.reason
+    raced = bed.race("unsteady")["unsteady"]
+    assert (raced.status, raced.bitwise) == ("ok", False), raced.reason
     (tmp_path / "axpb").mkdir()
     text = (bed.folder / "operator.py").read_text()
     (tmp_path / "axpb" / "operator.py").write_text(

@@ -368,9 +368,16 @@ class Bench(BenchContext):
                 return run.ended(*failure_of(checked))
             if checked.status != "ok":
                 return run.ended(checked.status, checked.reason, error=checked.error, bitwise=checked.bitwise)
+        run.prepared = problems[0]
+        repeat = messages.Repeat(handle=load.handle, key=run.prepared.key)
+        repeated = self.pool.request(worker, repeat, limits.verify)
+        if is_fault(repeated) and not run.sure:
+            raise DiedError(*failure_of(repeated))
+        if not isinstance(repeated, messages.Checked) or is_fault(repeated):
+            return run.ended(*failure_of(repeated))
         if self._unloads_libraries:
             self._unload_library(worker, load.handle)
-        return run.ended("ok")
+        return run.ended("ok", bitwise=repeated.bitwise)
 
     def _unload_library(self, worker: Worker, handle: str) -> None:
         """Unload a library.

@@ -120,6 +120,8 @@ class Findings:
         prefix: of the references' names, to tell them from others in a worker.
         over: whether the benches are being ended.
         checks: those that are known already.
+
+    `repeated` are objects whose calls were repeated, and whether their bits were the same.
     """
 
     def __init__(
@@ -132,6 +134,7 @@ class Findings:
         self._lock = threading.Lock()
         self._strikes: dict[str, tuple[int, DiedError]] = {}
         self._begun: dict[str, int] = {}
+        self.repeated: dict[str, bool] = {}
 
     @staticmethod
     def suite(operator_folder: str, digest: str, requires: Sequence[Expr]) -> str:

@@ -40,6 +40,8 @@ _FAR = 20
 _LINGER = 0.3
 """Seconds to wait whether a worker dies of what the one entry in it left running."""
 
+_AGAIN = 3
+"""How often a winner's calls are repeated again in a worker of its own, because it was wrong beside others."""
 _POISONED = 4
 """Before one of so many samples, the outputs are poisoned."""
 
@@ -52,6 +54,7 @@ class _Runner:
         self.status: Status = "ok"
         self.reason = ""
         self.error: float | None = None
+        self.bitwise: bool | None = None
         self.overhead = 0.0
         self.threads = 0
         self.calls, self.warm = 1, 1
@@ -105,6 +108,7 @@ class Race:
         self._baselines = [b for b in self._baselines if b.status != "skipped"]
         runners = [*self._entries, *self._baselines]
         self._rounds(runners)
+        self._repeat_winner()
         self._unload()
         return [self._result(r) for r in runners]
 
@@ -168,13 +172,14 @@ class Race:
                 self._blame(runner, worker, death)
                 continue
             if messages.is_fault(reply) and worker.hosted - {runner.digest} and runner.spared < _SPARED:
-                runner.spared, asks, self._loaded_in = runner.spared + 1, len(runner.samples) + 1, None
+                runner.spared, self._loaded_in = runner.spared + 1, None
+                asks = _AGAIN if isinstance(request, messages.Repeat) else len(runner.samples) + 1
                 self._pool.dismiss(worker)
                 continue
             if not isinstance(reply, messages.Failure | messages.Checked) or reply.status == "ok":
                 return reply
-            before = " before the race" if isinstance(reply, messages.Checked) else ""
-            runner.out(reply.status, f"{reply.reason}{before}")
+            before = isinstance(reply, messages.Checked) and not isinstance(request, messages.Repeat)
+            runner.out(reply.status, f"{reply.reason}{' before the race' * before}")
         return None
 
     def _answer(
@@ -350,6 +355,19 @@ class Race:
             return list(range(len(self._clocks)))
         return steady_rounds(self._clocks, self._policy.on_gpu.clock_change, least)
 
+    def _repeat_winner(self) -> None:
+        """Repeat the winner's call. If it is wrong then, it is out, and the next one is the winner."""
+        known, seconds = self._context.findings.repeated, self._policy.deadlines.verify
+        while ours := [r for r in self._standing() if r.samples]:
+            winner = min(ours, key=lambda r: statistics.median(r.samples))
+            if winner.digest not in known:
+                reply = self._ask(winner, messages.Repeat(handle=winner.handle, key=self._prepared.key), seconds)
+                if isinstance(reply, messages.Checked) and reply.bitwise is not None:
+                    known[winner.digest] = reply.bitwise
+            if winner.status == "ok":
+                winner.bitwise = known.get(winner.digest)
+                break
+
     def _repeat(self, runners: Sequence[_Runner], order: random.Random) -> None:
         """Repeat rounds whose clock changed, and drop such rounds as long as enough others are left."""
         if not self._probes:
@@ -471,6 +489,7 @@ class Race:
             final=final or None,
             race=self._race if final else None,
             error=runner.error,
+            bitwise=runner.bitwise,
             overhead=runner.overhead,
             threads=runner.threads,
             seen=Seen.of(self._context.device, self._states, self._clocks),

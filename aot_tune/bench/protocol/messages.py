@@ -26,6 +26,7 @@ __all__ = [
     "PrepareBaseline",
     "Quit",
     "Reference",
+    "Repeat",
     "Reply",
     "Request",
     "Screen",
@@ -45,7 +46,7 @@ __all__ = [
     "is_fault",
 ]
 
-PROTOCOL = 7
+PROTOCOL = 8
 """Version of these messages, sent in Hello."""
 
 
@@ -212,6 +213,13 @@ class PrepareBaseline(_Message):
     name: str
 
 
+class Repeat(_Message):
+    """Repeat a verified candidate's call while the device is busy, and from two callers at once."""
+
+    handle: str
+    key: str
+
+
 class Turn(_Message):
     """Time one sample of `calls` calls, after `warm` calls that are not timed. `poison` first poisons the outputs.
 
@@ -231,7 +239,19 @@ class Turn(_Message):
 
 
 Request = (
-    Quit | Ping | Work | Prepare | Reference | Load | Unload | Verify | Screen | SurveyOne | PrepareBaseline | Turn
+    Quit
+    | Ping
+    | Work
+    | Prepare
+    | Reference
+    | Load
+    | Unload
+    | Verify
+    | Screen
+    | SurveyOne
+    | PrepareBaseline
+    | Repeat
+    | Turn
 )
 
 
@@ -353,7 +373,7 @@ def ends_a_turn(request: Request, *, unloads: bool) -> bool:
     """
     if isinstance(request, Verify):
         return request.quick or not unloads
-    return (isinstance(request, Screen) and not unloads) or isinstance(request, Turn | Unload)
+    return (isinstance(request, Screen) and not unloads) or isinstance(request, Repeat | Turn | Unload)
 
 
 def is_fault(reply: Reply) -> bool:

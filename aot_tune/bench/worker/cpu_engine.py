@@ -460,6 +460,15 @@ class CpuEngine(Engine):
         """A region for each."""
         return _Regions(wants, placement)
 
+    def burden(self) -> Callable[[], None]:
+        """By numpy, which does not hold Python's lock."""
+        numbers = np.ones(1 << 20, np.float32)
+
+        def work() -> None:
+            np.sqrt(numbers, out=numbers)
+
+        return work
+
     @contextlib.contextmanager
     def oddly(self, calls: CallSet, *, locked: bool, threads: int) -> Iterator[None]:
         """By the system's page tables, and OpenMP's runtime library."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from types import ModuleType
@@ -622,6 +622,14 @@ class CudaEngine(Engine):
             return min(self._gpu.time(recorded.play, 2))
         finally:
             recorded.close()
+
+    def callers(self) -> list[tuple[int | None, Callable[[], AbstractContextManager[Any]]]]:
+        """The second has a stream of its own."""
+        return self._gpu.callers()
+
+    def burden(self) -> Callable[[], None]:
+        """On another stream."""
+        return self._gpu.burden()
 
     def chains(
         self, before: Sequence[tuple[Any, Any]], call: Call, after: Sequence[Sequence[tuple[Any, Any]]]

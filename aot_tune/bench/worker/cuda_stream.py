@@ -6,7 +6,8 @@ import contextlib
 import ctypes
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -110,6 +111,12 @@ class DeviceStream(Protocol):
         Raises:
             CaptureError: when they cannot be captured. `one_by_one` takes such calls.
         """
+
+    def callers(self) -> list[tuple[int | None, Callable[[], AbstractContextManager[Any]]]]:
+        """This stream and another one, and what a thread that uses it is in. All work is done at the end of that."""
+
+    def burden(self) -> Play:
+        """Work on another stream, which takes about a millisecond."""
 
     def copying(self, pairs: Sequence[tuple[Any, Any]], waits: bool = False) -> Call:
         """A call of a kernel that copies the second storage of each pair to the first, after a while.
@@ -339,6 +346,35 @@ class GpuStream:
             self.check()
             raise CaptureError(str(error).partition("\n")[0]) from error
         return Recorded(graph.replay, None, graph.reset)
+
+    def callers(self) -> list[tuple[int | None, Callable[[], AbstractContextManager[Any]]]]:
+        """Threads have no stream of torch's until they enter one."""
+        other = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+
+        def guard(stream: Any) -> Callable[[], AbstractContextManager[Any]]:
+            @contextlib.contextmanager
+            def inside() -> Iterator[None]:
+                with torch.cuda.stream(stream):
+                    yield
+                    stream.synchronize()
+
+            return inside
+
+        return [(int(s.cuda_stream), guard(s)) for s in (self._stream, other)]
+
+    def burden(self) -> Play:
+        """Sixteen reads and writes of 64 MiB."""
+        other = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        numbers = torch.ones(1 << 24, device=self.device)
+        other.wait_stream(self._stream)
+
+        def work() -> None:
+            with torch.cuda.stream(other):
+                for _ in range(16):
+                    numbers.mul_(1.0)
+                other.synchronize()
+
+        return work
 
     def copying(self, pairs: Sequence[tuple[Any, Any]], waits: bool = False) -> Call:
         """By `late_copy.ptx`, or by torch on a device on which no kernel starts early."""

@@ -8,9 +8,10 @@ There is one engine for each family. Storages are bytes: a numpy array on the ho
 from __future__ import annotations
 
 import math
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, cached_property
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -241,6 +242,31 @@ class Engine(ABC):
         """
         yield
 
+    def callers(self) -> list[tuple[int | None, Callable[[], AbstractContextManager[Any]]]]:
+        """Streams of two callers, and what each of them is in while it calls. The first has the `stream`."""
+        return [(self.stream, nullcontext)] * 2
+
+    @abstractmethod
+    def burden(self) -> Callable[[], None]:
+        """Work beside a candidate, which takes about a millisecond each time."""
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """In the block, the device has other work too."""
+        work, over = self.burden(), threading.Event()
+
+        def go_on() -> None:
+            while not over.is_set():
+                work()
+
+        thread = threading.Thread(target=go_on)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
     def forget(self) -> None:  # noqa: B027
         """Clear an error that a failed launch left behind."""
 
@@ -273,6 +299,10 @@ class Engine(ABC):
     def workspace(self, size: int, placement: Placement) -> Arena | None:
         """Memory whose only piece is called `workspace`, or None for 0 bytes."""
         return self.allocate([Want("workspace", size, alignment=0)], placement) if size else None
+
+    def second_workspace(self, size: int, placement: Placement) -> Arena | None:
+        """One that another caller uses at the same time."""
+        return Engine.workspace(self, size, placement)
 
     @abstractmethod
     def fill(self, storage: Any, value: int, width: int = 1) -> None:

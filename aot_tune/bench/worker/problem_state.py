@@ -43,6 +43,7 @@ class ProblemState:
         self._pristine: dict[str, Any] = {}
         self._verified: dict[tuple[Placement, tuple[tuple[str, str], ...]], CallSet] = {}
         self._rotation: list[CallSet] = []
+        self._second: CallSet | None = None
         self._expected: dict[str, Expected] = {}
         self.bytes = 0
 
@@ -110,6 +111,12 @@ class ProblemState:
     def _moved(self) -> int:
         return self.operator.compulsory_bytes(self.check.problem)
 
+    def second(self) -> CallSet:
+        """The tensors of a second caller."""
+        if self._second is None:
+            self._second = self._call_set(natural=True)
+        return self._second
+
     def timed(self) -> CallSet:
         """The call set whose calls are timed, or would be."""
         return self._rotation[0] if self._rotation else self.at()
@@ -150,6 +157,7 @@ class ProblemState:
         for kept in (self._pristine, self._expected, self._verified):
             kept.clear()
         self._rotation.clear()
+        self._second = None
 
 
 def _copies_in_place(size: int, call_bytes: int, policy: Policy) -> int:

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -46,6 +48,7 @@ __all__ = [
     "other_results",
     "plan",
     "remembers",
+    "repeat",
     "verify",
 ]
 
@@ -58,6 +61,10 @@ _LEAST_PAIRS, _LONG_NS = 8, 1_000_000
 """Of calls that are longer, one pair tells as much."""
 _PAUSES = (0.0, 0.02, 0.08, 0.3)
 """Seconds before each test. The pairs of a test take milliseconds. A core may slow down in between, and stay slow."""
+_REPEATS, _REPEATED_NS = 30, 6e8
+"""How often a winner's call is repeated, and the most ns of all repeats."""
+_TOGETHER, _TOGETHER_NS, _TOGETHER_MOST = 4, 1e7, 2e8
+"""The least calls of each of two callers at once, and for how many ns they call: on a core, and at most in all."""
 _APART = 2.0
 """Tolerances by which results of different calls differ."""
 
@@ -225,24 +232,34 @@ def _hint(check: Check) -> str:
 
 
 class Caller:
-    """A loaded candidate on call sets, with its workspace.
+    """A loaded candidate on call sets, with its workspace. A `second` caller has its own, and calls on its `stream`.
 
     Raises:
         WorkspaceError: when it asks for more than the policy allows.
         LaunchError: when its function returns an error.
     """
 
-    def __init__(self, engine: Engine, loaded: Loaded, sets: Sequence[CallSet]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        loaded: Loaded,
+        sets: Sequence[CallSet],
+        stream: int | None = None,
+        *,
+        second: bool = False,
+    ) -> None:
         self._engine, self.loaded, self.sets, self.first = engine, loaded, sets, sets[0]
         self.changed()  # by nobody that is known
         size, most = loaded.workspace_bytes(self.first.arguments), engine.policy.workspace_bytes
         if size > most:
             raise WorkspaceError(f"asks for {size} bytes of workspace, but only {most} are allowed")
-        self.workspace: Arena | None = engine.workspace(size, self.first.placement)
+        make = engine.second_workspace if second else engine.workspace
+        self.workspace: Arena | None = make(size, self.first.placement)
         piece = None if self.workspace is None else self.workspace.pieces["workspace"]
-        self.arguments = [s.arguments.launch(piece, engine.stream) for s in sets]
+        stream = stream if second else engine.stream
+        self.arguments = [s.arguments.launch(piece, stream) for s in sets]
         self.call: Call = partial(loaded.launch, *self.arguments[0])
-        self._other: Call = partial(loaded.launch, *self.first.other_arguments.launch(piece, engine.stream))
+        self.other: Call = partial(loaded.launch, *self.first.other_arguments.launch(piece, stream))
 
     def changed(self) -> str:
         """See `Arguments.changed`, of all call sets."""
@@ -262,7 +279,7 @@ class Caller:
         self.first.poison(poison, renewed=renewed)
         if self.workspace is not None and garbage is not None:
             engine.fill(self.workspace.pieces["workspace"].storage, garbage)
-        call = self._other if renewed else self.call
+        call = self.other if renewed else self.call
         engine.check()
         begin = time.perf_counter_ns()
         code = call()
@@ -407,12 +424,9 @@ def remembers(engine: Engine, state: ProblemState, calls: CallSet, before: Bits,
     """
     if not (before and after) or not any(engine.answers([engine.differ(after[n], b) for n, b in before.items()])):
         return ""
-    kept = "it keeps something between calls: after timed calls, the result of another call is not what it was before"
-    results = calls.results(after)
-    for name, (values, epsilon) in calls.results(before).items():
-        defined = name in state.expected and not state.expected[name].undefined
-        if defined and epsilon is not None and is_off(results[name].values, values, epsilon):
-            return f"{kept}, in {name!r}"
+    kept = "it keeps something between calls: after timed calls, another call has another result"
+    if fault := _differ(state, calls, before, after):
+        return f"{kept}, {fault}"
     own = judge(engine, state, calls, after)[0] == "" and judge(engine, state, calls, before)[1] > _APART
     return kept if own else ""
 
@@ -432,6 +446,79 @@ def judge(engine: Engine, state: ProblemState, calls: CallSet, bits: Bits | None
         if fault:
             return fault, worst
     return "", worst
+
+
+def repeat(engine: Engine, loaded: Loaded, state: ProblemState) -> Checked:
+    """Whether results are the same 30 times while the device is busy, and right for two callers at once.
+
+    Nothing is found out about calls that take long.
+
+    Raises:
+        WorkspaceError, LaunchError: as `Caller` does, and when a call fails.
+    """
+    calls = state.at()
+    caller = Caller(engine, loaded, [calls])
+    if min(caller.run(GARBAGE[0]) for _ in range(2)) * _REPEATS > _REPEATED_NS:
+        return Checked(status="ok")
+    bits, same, fault = calls.bits(), True, ""
+    with engine.busy():
+        for number in range(2, _REPEATS):
+            caller.run(GARBAGE[number % 2], number)
+            if any(engine.answers(calls.differs(bits))):
+                same, fault = False, calls.unsteady(bits) or judge(engine, state, calls)[0]
+            if fault:
+                fault = f"{fault}, in a repeated call"
+                break
+    fault = fault or caller.changed() or _together(engine, state, caller, bits)
+    return Checked(
+        status="wrong-result" if fault else "ok", reason=fault and f"{fault} ({state.check.place})", bitwise=same
+    )
+
+
+def _together(engine: Engine, state: ProblemState, caller: Caller, bits: Bits) -> str:
+    """What is wrong when another caller calls with other data at the same time. Otherwise empty."""
+    calls, second = caller.first, state.second()
+    (_, ours), (stream, theirs) = engine.callers()
+    other = Caller(engine, caller.loaded, [second], stream, second=True)
+    second.undo()
+    second.renew()
+    data = {name: engine.clone(second.storages[name]) for name in second.sources}
+    other.run(GARBAGE[0], renewed=True)
+    wanted = second.bits()
+    begin = threading.Barrier(2, timeout=60.0)
+
+    def use(one: CallSet, call: Call, right: Bits, sources: Bits, inside: Callable[[], Any]) -> Bits:
+        reset = engine.writing([(one.storages[name], source) for name, source in sources.items()])
+        begin.wait()
+        with inside():
+            end, most, count = time.thread_time_ns() + _TOGETHER_NS, time.perf_counter_ns() + _TOGETHER_MOST, 0
+            while count < _TOGETHER or (time.thread_time_ns() < end and time.perf_counter_ns() < most):
+                count += 1
+                reset()
+                if code := call():
+                    raise LaunchError(caller.loaded.failure("_launch", code))
+                if any(engine.answers(one.differs(right))):
+                    return one.bits()
+        return {}
+
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(use, second, other.other, wanted, data, theirs)
+        mine, its = use(calls, caller.call, bits, calls.sources, ours), answer.result()
+    second.put_back()
+    fault = judge(engine, state, calls, mine)[0] if mine else ""
+    if its and not fault:
+        fault = _differ(state, second, wanted, its)
+    return fault and f"{fault}, with two callers at once"
+
+
+def _differ(state: ProblemState, calls: CallSet, wanted: Bits, got: Bits) -> str:
+    """Which output of a call differs by more than rounding from what it was before. Otherwise empty."""
+    results = calls.results(got)
+    for name, (values, epsilon) in calls.results(wanted).items():
+        defined = name in state.expected and not state.expected[name].undefined
+        if defined and epsilon is not None and is_off(results[name].values, values, epsilon):
+            return f"{name!r} is not what it was before"
+    return ""
 
 
 def does_less(

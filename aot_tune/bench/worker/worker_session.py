@@ -38,6 +38,7 @@ from aot_tune.bench.worker.verification import (
     other_results,
     plan,
     remembers,
+    repeat,
     verify,
 )
 from aot_tune.spec import Baseline, Operator
@@ -179,6 +180,7 @@ class WorkerSession:
             messages.Screen: self._bench,
             messages.SurveyOne: self._survey,
             messages.PrepareBaseline: self._baseline,
+            messages.Repeat: self._repeat,
             messages.Turn: self._turn,
         }
         self._modules = _quiet_collector()
@@ -367,6 +369,24 @@ class WorkerSession:
         if len(refused) == len(request.keys):  # of one problem that is no fault: the next variant serves it
             return messages.Checked(status="failed" if len(refused) > 1 else "skipped", reason=refused[0])
         return msgspec.structs.replace(checked, error=worst, bitwise=bitwise)
+
+    def _repeat(self, request: messages.Repeat, emit: Emit) -> messages.Reply:
+        emit(_progress("repeated calls"))
+        self._warm([request.key], quick=True)
+        state = self._state(request.key)
+        state.second()
+        try:
+            with self._confined():
+                checked = repeat(self._engine, self._loaded[request.handle], state)
+        except (RefusedError, WorkspaceError) as error:
+            return messages.Checked(status="skipped", reason=str(error))
+        except LaunchError as error:
+            checked = messages.Checked(
+                status="failed", reason=f"{error.what}, in a repeated call ({state.check.place})"
+            )
+        if checked.status != "ok":
+            state.restore()
+        return checked
 
     def _accept(self, handle: str, key: str, runs: tuple[float, ...], accepted: _Accepted) -> None:
         """Keep outputs that were right, to compare with after timed calls, and the times of single calls."""

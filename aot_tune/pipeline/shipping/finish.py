@@ -360,7 +360,16 @@ def _operator(
         reports.append(tell(member, beside, devices))
     if not chosen:
         reports += [generic_only(operator.name, g) for g in generics]
-    return OperatorTable(operator=operator, variants=tuple(variants), tables=tuple(tables), rooflines=shares), reports
+    made = [m for member in chosen for m in member.evidence.made()]
+    varying = {m.candidate for m in made if m.bitwise is False}
+    table = OperatorTable(
+        operator=operator,
+        variants=tuple(variants),
+        tables=tuple(tables),
+        rooflines=shares,
+        varying=frozenset(v.name for v in variants if v.candidate.id in varying),
+    )
+    return table, reports
 
 
 def _table(chosen: Chosen, index: Mapping[str, int], devices: Mapping[str, Device]) -> TargetTable:

@@ -278,6 +278,12 @@ def _verify(
             session.progress.line(f"{library.name} is NOT verified on {device.name}: {error}")
         for number, measurement in sorted(results.items()):
             right += measurement.status == "ok"
+            if measurement.bitwise is False and session.operators[group[number].operator].deterministic is None:
+                variant = f"{group[number].variant} ({group[number].label})"
+                session.progress.line(
+                    f"{group[number].operator}: results of {variant} vary between equal calls; if that is meant, "
+                    "declare deterministic=False"
+                )
             if _unavailable(measurement):
                 session.progress.line(f"{library.name}: not verified inside the library: {measurement.reason}")
             elif measurement.status != "ok":

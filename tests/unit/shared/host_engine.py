@@ -61,6 +61,14 @@ class HostEngine:
         """One by one."""
         return one_by_one(calls)
 
+    def callers(self) -> Any:
+        """Two threads."""
+        return [(None, torch.no_grad)] * 2
+
+    def burden(self) -> Play:
+        """Sleep."""
+        return lambda: time.sleep(0.001)
+
     def copying(self, pairs: Sequence[tuple[Any, Any]], waits: bool = False) -> Call:
         """At once."""
 
