@@ -205,6 +205,7 @@ LEFT = (
     ("changes_environment", "failed", r"^it changes its environment \(OMP_PROC_BIND\)"),
     ("changes_descriptors", "failed", r"^it changes its open files \(\d+ to /dev/null"),
     ("changes_settings", "failed", SETTINGS),
+    ("patches_clock", "failed", r"^it changes the clock of its calls"),
     ("leaves_mmx", "wrong-result", r"the thread that called it has another state of its x87 unit from then on"),
     ("changes_omp_threads", "failed", r"^it changes OpenMP's number of threads \(2, now 1\)"),
     ("changes_arithmetic_of_helpers", "failed", r"^it changes how 1 of OpenMP's threads computes in floating point"),

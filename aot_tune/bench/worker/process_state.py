@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -35,7 +36,7 @@ _SAVED = ctypes.create_string_buffer(64)
 _libm.fegetenv(_SAVED)
 _LEAST, _ONE = 5e-324, 1.0
 _libc = ctypes.CDLL(None)
-_LC_ALL = 6
+_LC_ALL, _FAR, _BILLION, _ROUNDING = 6, 1 << 32, 10**9, 1000
 _TELLING = 40
 """Values of settings that take more characters say little."""
 _STATED = {"mask of new files": "Umask", "locked memory": "VmLck", "system calls": "Seccomp", "traces": "TracerPid"}
@@ -107,6 +108,7 @@ class ProcessState(NamedTuple):
 
 def state_now(*, on_host: bool) -> ProcessState:
     """The present state of this process."""
+    _timer()
     common = ProcessState(
         affinity=frozenset(os.sched_getaffinity(0)),
         nice=(os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0)),
@@ -138,10 +140,7 @@ def changes(before: ProcessState, *, on_host: bool) -> list[str]:
         changed.append(f"its working folder (now {now.folder})")
     if now.handlers != before.handlers:
         changed.append(f"how it takes signals ({_signals(before.handlers, now.handlers)})")
-    for what, then in before.settings.items():
-        if (value := now.settings[what]) != then:
-            told = f" ({then or 'none'}, now {value or 'none'})"
-            changed.append(f"its {what}{told if len(told) < _TELLING else ''}")
+    changed += _changed_settings(before.settings, now.settings)
     if now.environment != before.environment:
         names = {e.partition(b"=")[0].decode(errors="replace") for e in now.environment ^ before.environment}
         changed.append(f"its environment ({', '.join(sorted(names)[:5])})")
@@ -151,7 +150,36 @@ def changes(before: ProcessState, *, on_host: bool) -> list[str]:
         changed.append(f"its open files ({', '.join(sorted(gone)[:3])} closed)")
     if on_host and (more := _openmp_changes()):
         changed.append(more)
+    if _is_clock_changed():
+        changed.append("the clock of its calls")
     return changed
+
+
+def _changed_settings(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    changed = []
+    for what, then in before.items():
+        if (value := now[what]) != then:
+            told = f" ({then or 'none'}, now {value or 'none'})"
+            changed.append(f"its {what}{told if len(told) < _TELLING else ''}")
+    return changed
+
+
+def _is_clock_changed() -> bool:
+    """Whether the clock that times calls is not the system's, which a timer tells on another way."""
+    left = (ctypes.c_int64 * 4)()
+    before = time.perf_counter_ns() - _ROUNDING
+    if _libc.timerfd_gettime(_timer(), left) != 0:
+        return False
+    now = (_FAR - left[2]) * _BILLION - left[3]
+    return not before <= now <= time.perf_counter_ns() + _ROUNDING
+
+
+@cache
+def _timer() -> int:
+    """The descriptor of a timer that ends at `_FAR` seconds of the clock that times calls."""
+    timer = int(_libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_CLOEXEC))
+    _libc.timerfd_settime(timer, 1, (ctypes.c_int64 * 4)(0, 0, _FAR, 0), None)
+    return timer
 
 
 def left_threads(before: ProcessState) -> str:
