@@ -395,7 +395,7 @@ def _losses(database: OperatorDatabase, operator: Operator) -> Iterator[Finding]
     """
     from aot_tune.pipeline.records.lookup import evidence_as_recorded  # slow to import
     from aot_tune.pipeline.shipping.finish import MORE_SHAPES, selected, told_losses
-    from aot_tune.pipeline.shipping.survey import ADD_PROBLEMS, told_gaps
+    from aot_tune.pipeline.shipping.surveyed_shapes import ADD_PROBLEMS, told_gaps
 
     for target in _recorded_targets([database]) if database.survey else ():
         try:

@@ -19,7 +19,8 @@ from aot_tune.database.checks import tuned_kernels
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.failures import Failures
 from aot_tune.pipeline.shipping import survey
-from aot_tune.pipeline.shipping.survey import HANDFUL, Shapes, Surveying, plan
+from aot_tune.pipeline.shipping.survey import Surveying
+from aot_tune.pipeline.shipping.surveyed_shapes import HANDFUL, Shapes, drawn_shapes, plan, told_gaps
 from aot_tune.render import Rendered, candidate_for
 from aot_tune.select.decide import is_held_out
 from aot_tune.spec import Problem, dim, problem
@@ -146,7 +147,7 @@ def test_an_operator_without_a_shape_that_kernels_take_is_told_of(evidence: Evid
     nothing = dataclasses.replace(evidence.operator, expected=(dim("D") < 0,))
     lines: list[str] = []
     session: Any = SimpleNamespace(progress=SimpleNamespace(line=lines.append))
-    assert not any(survey.drawn_shapes(session, dataclasses.replace(evidence, operator=nothing), 8).values())
+    assert not any(drawn_shapes(session, dataclasses.replace(evidence, operator=nothing), 8).values())
     (line,) = lines
     assert line.startswith("NOTE softmax on cpu-x86-64-v3: there is no shape within its ranges and values")
     assert line.endswith("Compare ranges and values with what kernels require")
@@ -162,13 +163,13 @@ def test_what_the_workload_says_nothing_of_is_told(evidence: Evidence) -> None:
     less = dataclasses.replace(operator, kernels=tuple(kernels), workload=workload)
     drawn = survey_shapes(less, "cpu", 40, tuned_kernels(less, evidence.target))
     assert any(p.dims["D"] > 100_000 for (shapes,) in [drawn.values()] for p in shapes)
-    untried = survey.told_gaps(dataclasses.replace(evidence, operator=less), drawn)
+    untried = told_gaps(dataclasses.replace(evidence, operator=less), drawn)
     assert any(f"the workload has no problem for {wide}, but calls such as 'R=" in line for line in untried)
     assert not any(f"for {other}" in line for line in untried)
     only = dataclasses.replace(
         evidence, operator=less, variants={i: v for i, v in evidence.variants.items() if v.candidate.kernel == wide}
     )
-    (_, bare) = survey.told_gaps(only, drawn)
+    (_, bare) = told_gaps(only, drawn)
     (shapes,) = drawn.values()
     others = sum(p.dims["D"] <= 100_000 for p in shapes)
     assert bare.startswith(
