@@ -30,7 +30,7 @@ from aot_tune.cli import (
     tune_command,
     workload_commands,
 )
-from aot_tune.plan.library_plan import Request, make_plan, write_plan
+from aot_tune.plan.library_plan import Request, make_plan, read_plan, write_plan
 from aot_tune.plan.preflight import Machines
 from aot_tune.support.errors import AotTuneError, OptionError
 from aot_tune.support.installed_paths import cmake_dir, include_dir
@@ -136,7 +136,8 @@ def _check(given: argparse.Namespace) -> int:
             from aot_tune.pipeline.shipping.verify_linked import verify_linked_library
             from aot_tune.support.interrupts import end_with_the_build
 
-            check_against_manifest(given.library, None, manifest, directory / "variants.a", forbidden=forbidden)
+            others, archive = bool(read_plan(directory)[1].compile.libraries), directory / "variants.a"
+            check_against_manifest(given.library, None, manifest, archive, forbidden=forbidden, others=others)
             with end_with_the_build():
                 verify_linked_library(directory, given.library)
     except (AotTuneError, OSError):

@@ -171,21 +171,30 @@ def read_manifest(data: bytes, place: str = "the manifest") -> Document:
 
 
 def check_against_manifest(
-    library: Path, module: Path | None, manifest: Path, archive: Path, *, forbidden: Sequence[str] = ()
+    library: Path,
+    module: Path | None,
+    manifest: Path,
+    archive: Path,
+    *,
+    forbidden: Sequence[str] = (),
+    others: bool = False,
 ) -> Document:
     """Check a linked library, and its Python module if there is one, against the manifest.
 
     Every variant's object must be in the archive under its digest. Its code and constants must be in the library, equal
     except for what the linker fills in. The library must hold the manifest's text, and must export its functions and
     nothing else. Neither file may need a library of CUDA or torch. Neither may name an absolute source path, or a text
-    of `forbidden` (build folders). Both must search libraries beside them first, and are changed so that they do.
+    of `forbidden` (build folders). With `others`, an author's own libraries are linked, whose paths are not ours to
+    judge. Then variants must have none. Both files must search libraries beside them first, and are changed so that
+    they do.
 
     Raises:
         ManifestError: listing everything that does not fit.
     """
     text = manifest.read_bytes()
     document = read_manifest(text)
-    members = {m.name: m for m in read_archive(archive.read_bytes())}
+    variants = archive.read_bytes()
+    members = {m.name: m for m in read_archive(variants)}
     image = _settled(library, forbidden)
     problems = _check_tables(document)
     problems += _check_variants(document, members, image)
@@ -194,7 +203,8 @@ def check_against_manifest(
     exports = {f"{document.prefix}_{f}" for f in SHARED_FUNCTIONS}
     exports |= {f"{document.prefix}_{op.name}{f}" for op in document.operators for f in _FUNCTIONS}
     exports |= set(document.xla_ffi)
-    problems += _check_file(library.name, image, exports, forbidden)
+    problems += _check_file(library.name, image, exports)
+    problems += _check_paths(library.name, variants if others else image.data, forbidden)
     if module is not None:
         problems += _check_module(_loaded_as(library, image), module, document, forbidden)
     _refuse(library, problems)
@@ -208,7 +218,7 @@ def check_flags(tiny: Path, forbidden: Sequence[str]) -> None:
         BuildError: naming what would be wrong with the project's library too.
     """
     image = _settled(tiny, forbidden)
-    problems = _check_file("a library", image, {"tiny"}, forbidden)
+    problems = _check_file("a library", image, {"tiny"}) + _check_paths("a library", image.data, forbidden)
     if not any(path.startswith("$ORIGIN") for path in image.dynamic("DT_RPATH", "DT_RUNPATH")):
         problems.append("the linker takes no -rpath, so a module would not find its library")
     if problems:
@@ -286,7 +296,8 @@ def _refuse(file: Path, problems: Sequence[str]) -> None:
 
 def _check_module(library: str, module: Path, document: Document, forbidden: Sequence[str]) -> list[str]:
     face = _settled(module, forbidden)
-    problems = _check_file(module.name, face, {f"PyInit_{document.module}"}, forbidden)
+    problems = _check_file(module.name, face, {f"PyInit_{document.module}"})
+    problems += _check_paths(module.name, face.data, forbidden)
     if library not in face.dynamic("DT_NEEDED"):
         problems.append(f"{module.name} does not need {library}")
     return problems
@@ -338,7 +349,7 @@ def other_device_code(v: ManifestVariant, member: Member) -> bool:
     return bool(v.device and digest) and digest != v.device
 
 
-def _check_file(name: str, image: SharedLibrary, exports: set[str], forbidden: Sequence[str]) -> list[str]:
+def _check_file(name: str, image: SharedLibrary, exports: set[str]) -> list[str]:
     exported = image.exported()
     problems = [f"{name} exports {s!r}, which is not declared" for s in sorted(exported - exports)]
     problems += [f"{name} does not export {s!r}" for s in sorted(exports - exported)]
@@ -349,9 +360,13 @@ def _check_file(name: str, image: SharedLibrary, exports: set[str], forbidden: S
     for needed in image.dynamic("DT_NEEDED"):
         if needed.startswith(_LATE):
             problems.append(f"{name} needs {needed}, which a machine without a GPU does not have")
-    paths = sorted(m for m in set(_SOURCE_PATH.findall(image.data)) if not _SYSTEM_PATH.match(m))
-    problems += [f"{name} {_PATH} {m.decode()!r}" for m in paths[:5]]
+    return problems
+
+
+def _check_paths(name: str, data: bytes, forbidden: Sequence[str]) -> list[str]:
+    paths = sorted(m for m in set(_SOURCE_PATH.findall(data)) if not _SYSTEM_PATH.match(m))
+    problems = [f"{name} {_PATH} {m.decode()!r}" for m in paths[:5]]
     problems += [
-        f"{name} {_PATH} {t!r}" for t in forbidden if re.search(rb"%b(?![\w.+-])" % re.escape(t.encode()), image.data)
+        f"{name} {_PATH} {t!r}" for t in forbidden if re.search(rb"%b(?![\w.+-])" % re.escape(t.encode()), data)
     ]
     return problems
