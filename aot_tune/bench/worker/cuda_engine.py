@@ -513,7 +513,7 @@ class CudaEngine(Engine):
     @cached_property
     def edged(self) -> bool:
         """If the driver maps memory."""
-        return self._gpu.mapper is not None and self._gpu.mapper.unit > 0
+        return self._gpu.mapper is not None and self._gpu.mapper.works
 
     def watch(self) -> None:
         """An allocation for each tensor, without guards.

@@ -176,6 +176,14 @@ class Mapper:
             code = 1
         self.unit = 0 if code else int(unit.value)
 
+    @cached_property
+    def works(self) -> bool:
+        """Whether it maps memory that torch takes. It tries."""
+        try:
+            return self.unit > 0 and bool((self.memory([self.unit])[: self.unit].fill_(1) == 1).all())
+        except Exception:  # a part of a GPU may not have it, and versions of torch object in their own ways
+            return False
+
     def memory(self, parts: Sequence[int]) -> Any:
         """A tensor over all parts, which have `unit` bytes without memory behind them.
 

@@ -79,6 +79,8 @@ def may_be_read(address: int) -> bool:
 
 def test_mapped_pieces_end_where_memory_ends(tmp_path: Path) -> None:
     driver = StandIn(build(tmp_path, "libcuda.so.1"))
+    assert mapper_of(driver).works
+    driver.library.stub_clear()
     mapper, wants = mapper_of(driver), [Want("x", 1000, 0, 64), Want("y", 70_000, 8, 4), Want("none", 0, 0, 64)]
     arena = EdgeMemory(mapper, wants)
     for want in wants:
@@ -98,8 +100,9 @@ def test_mapped_pieces_end_where_memory_ends(tmp_path: Path) -> None:
     driver.library.stub_set(b"create", ctypes.c_int64(2))
     with pytest.raises(torch.OutOfMemoryError, match="the driver maps no 65536 bytes"):
         EdgeMemory(mapper, wants)
+    assert not mapper_of(driver).works
     driver.library.stub_set(b"granularity", ctypes.c_int64(801))
-    assert mapper_of(driver).unit == 0
+    assert not mapper_of(driver).works
 
 
 def test_pieces_that_a_sanitizer_watches_have_memory_of_their_own() -> None:
