@@ -132,7 +132,7 @@ def _pinned_dtypes(operator: Operator, requires: Sequence[Expr]) -> dict[str, st
 
 
 def _thinned(checks: list[Check], most: int | None) -> list[Check]:
-    """At most so many, spread over the list.
+    """At most so many, or a few more, spread over the list.
 
     The first, those of odd values and layouts, and the last, which has the special values, are kept.
     """
@@ -140,9 +140,10 @@ def _thinned(checks: list[Check], most: int | None) -> list[Check]:
         return checks
     far = [c for c in checks if any(_FAR in strides for strides in c.problem.strides.values())]
     whole = [c for c in checks if c.integers or c.odd or c in far]
-    rest, kept = [c for c in checks if c not in whole], most - len(whole)
-    spread = [rest[i * (len(rest) - 1) // (kept - 1)] for i in range(kept)]
-    return [*spread[:-1], *whole, spread[-1]]
+    rest = [c for c in checks if c not in whole]
+    kept = min(max(most - len(whole), 2), len(rest))
+    spread = [rest[i * (len(rest) - 1) // max(kept - 1, 1)] for i in range(kept)]
+    return [*spread[:-1], *whole, *spread[-1:]]
 
 
 def _problem(operator: Operator, extents: Sequence[int], turn: int = 0) -> Problem:
