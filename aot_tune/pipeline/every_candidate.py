@@ -101,7 +101,12 @@ def _smallest_check(operator: Operator, variant: Variant) -> Check | None:
     ]
     return min(
         served,
-        key=lambda c: (1 in c.problem.dims.values(), operator.compulsory_bytes(c.problem), c.problem.id),
+        key=lambda c: (
+            1 in c.problem.dims.values(),
+            bool(c.problem.strides),
+            operator.compulsory_bytes(c.problem),
+            c.problem.id,
+        ),
         default=None,
     )
 
