@@ -30,9 +30,11 @@ from aot_tune.compile.programs import (
     QUERY_SECONDS,
     Compiler,
     ask,
+    files_of_assembler,
     link,
     link_words,
     named_command,
+    option_files,
     option_flags,
     program_digest,
     program_of,
@@ -167,8 +169,8 @@ class CxxToolchain(Toolchain):
         rule = folder / "candidate.d"
         failed = failure_of(done, timeout, "the compiler", out, rule)
         if failed is not None:
-            seen = self._opened(source, flags, folder, failed.log, options) if failed.lasting else ()
-            return msgspec.structs.replace(failed, includes=dict.fromkeys(seen, ""))
+            seen, whole = self._opened(source, flags, folder, failed.log, options) if failed.lasting else ((), False)
+            return msgspec.structs.replace(failed, includes=dict.fromkeys(seen, ""), lasting=whole)
         # Names in authors' code may also be in other authors' code. What a sanitizer watches is linked alone.
         watched = any(option.startswith("-fsanitize=") for option in options.options)
         problem = self._localized(out) if options and not watched else ""
@@ -177,11 +179,15 @@ class CxxToolchain(Toolchain):
         if above := self._instructions_above(out, target, source, options):
             log = f"error: `{above}` is above {target.name}: kernels for CPUs that have it are for other targets"
             return Object(status="compile-failed", log=log, seconds=done.seconds, lasting=True)
+        seen, whole = self._includes(
+            source, rule_files(rule, SOURCE_NAME), options, again=[*argv[:-1], "again.o"], folder=folder
+        )
         return Object(
             status="ok",
             log=done.output,
             seconds=done.seconds,
-            includes=dict.fromkeys(self._includes(source, rule_files(rule, SOURCE_NAME), options), ""),
+            lasting=whole,
+            includes=dict.fromkeys(seen, ""),
             resources=_resources(out, folder / f"{out.stem}.su", done),
         )
 
@@ -248,14 +254,32 @@ class CxxToolchain(Toolchain):
         environ = tuple(sorted(self._child(Path(tempfile.gettempdir())).items()))
         return Compiler(tuple(command), environ, program_state(Path(os.path.realpath(command[0]))))
 
-    def _includes(self, source: str, opened: Sequence[str], options: CompileOptions, log: str = "") -> tuple[str, ...]:
+    def _includes(
+        self,
+        source: str,
+        opened: Sequence[str],
+        options: CompileOptions,
+        log: str = "",
+        again: Sequence[str] = (),
+        folder: Path = Path(),
+    ) -> tuple[tuple[str, ...], bool]:
+        """The files that an object depends on, and whether they are all. `again` compiles once more, in `folder`."""
+        host = self.host()
+        files, whole = option_files((*(w for w in host.command[1:] if not w.startswith("-B")), *options.options))
         real = [real_include(name, options) for name in opened]
-        folders = (*map(str, options.include_directories), *self.search_folders())
-        return tuple(sorted({*real, *sought(source, real, folders, log)}))
+        searched = search_folders(host._replace(command=(*host.command, *options.options))) or search_folders(host)
+        folders = (*map(str, options.include_directories), *searched)
+        given = (*host.command[1:], *(f"-D{d}" for d in options.defined()), *options.options)
+        beside = sought(source, real, folders, log, given)
+        if beside.assembles:
+            assembled = files_of_assembler(again, folder, self._child(folder)) if again else None
+            files += [real_include(name, options) for name in assembled or ()]
+            whole &= assembled is not None
+        return tuple(sorted({*real, *beside.paths, *files})), whole and beside.whole
 
     def _opened(
         self, source: str, flags: Sequence[str], folder: Path, log: str, options: CompileOptions
-    ) -> tuple[str, ...]:
+    ) -> tuple[tuple[str, ...], bool]:
         """What a source includes that does not compile. Compilers list nothing for it."""
         argv = [*self.command(), *flags, "-E", "-H", SOURCE_NAME, "-o", os.devnull]
         done = run(argv, folder=folder, environ=self._child(folder), timeout=QUERY_SECONDS, keep=_LISTING)

@@ -33,6 +33,7 @@ from aot_tune.compile.programs import (
     library_file,
     link,
     link_words,
+    option_files,
     option_flags,
     program_digest,
     program_state,
@@ -177,8 +178,11 @@ class NvccToolchain(Toolchain):
             failed = failure_of(short, timeout, "nvcc", made, rule)
             if failed is not None:
                 opened = self._opened(target, Path(scratch), includes) if failed.lasting else ()
-                seen = self._includes(source, opened, Path(scratch), options, done.output) if failed.lasting else ()
-                return msgspec.structs.replace(failed, includes=dict.fromkeys(seen, ""))
+                seen, whole = self._includes(source, opened, Path(scratch), options, done.output)
+                lasting = failed.lasting and whole
+                return msgspec.structs.replace(
+                    failed, includes=dict.fromkeys(seen if lasting else (), ""), lasting=lasting
+                )
             functions = public_functions(made)
             if not functions:
                 log = f"error: the source defines no C function whose name ends in {', '.join(FUNCTIONS)}"
@@ -188,11 +192,13 @@ class NvccToolchain(Toolchain):
                 return Object(status="compile-failed", log=problem, seconds=done.seconds, lasting=False)
             Path(scratch, "local.o").replace(out)
             listed = rule_files(rule, CUDA_SOURCE_NAME)
+            seen, whole = self._includes(source, listed, Path(scratch), options)
             return Object(
                 status="ok",
                 log=short.output,
                 seconds=done.seconds,
-                includes=dict.fromkeys(self._includes(source, listed, Path(scratch), options), ""),
+                lasting=whole,
+                includes=dict.fromkeys(seen, ""),
                 device=device_digest(out.read_bytes()),
                 resources=kernel_resources(done.output) | {"text": object_bytes(out), "memory": done.memory},
             )
@@ -297,17 +303,21 @@ class NvccToolchain(Toolchain):
 
     def _includes(
         self, source: str, listed: Sequence[str], scratch: Path, options: CompileOptions, log: str = ""
-    ) -> tuple[str, ...]:
-        """Names of the files that a source depends on, without itself.
+    ) -> tuple[tuple[str, ...], bool]:
+        """Names of the files that a source depends on, without itself, and whether they are all.
 
         Those of `listed` may be relative to `scratch`.
         """
         opened = [real_include(name, options) for name in listed]
         paths = {name: str(scratch / name) for name in opened}
         folders = (*map(str, options.include_directories), *self._host().search_folders())
-        beside = sought(source, paths.values(), folders, log)
-        names = [*opened, *(os.path.relpath(p, scratch) if p.startswith(f"{scratch}/") else p for p in beside)]
-        return self._include_names(names, self.toolkit())
+        words = [*self.toolkit().command[1:], *(w for v in self._nvcc_variables().values() for w in shlex.split(v))]
+        files, whole = option_files((*words, *options.options))
+        given = (*words, *(f"-D{d}" for d in options.defined()), *options.options)
+        beside = sought(source, paths.values(), folders, log, given)
+        names = [os.path.relpath(p, scratch) if p.startswith(f"{scratch}/") else p for p in beside.paths]
+        whole &= beside.whole and not beside.assembles
+        return self._include_names([*opened, *names, *files], self.toolkit()), whole
 
     def _opened(self, target: Target, scratch: Path, includes: Sequence[str]) -> list[str]:
         """What a source includes that does not compile. A compiler lists this itself, unless a header is at fault."""

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import logging
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -304,6 +305,8 @@ class ObjectCache:
                 if not temporary.is_dir():  # somebody removed the cache
                     raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
                 if not compiled.lasting:
+                    if compiled.status == "ok":
+                        return self._keep_beside(key, compiled, temporary / OBJECT)
                     if any(words in compiled.log.lower() for words in _FULL):
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                     return _handed_out(compiled, key, folder / OBJECT, cached=False)
@@ -329,9 +332,18 @@ class ObjectCache:
                 fix="free disk space, or set TMPDIR to a folder with at least 100 MiB",
             ) from error
         compiled = _handed_out(compiled, key, folder / OBJECT, cached=False)
-        if compiled.lasting:
+        if compiled.lasting or compiled.status == "ok":
             self._kept[key] = msgspec.structs.replace(compiled, cached=True)
         return compiled
+
+    def _keep_beside(self, key: str, compiled: Object, path: Path) -> Object:
+        """Keep an object for this build. Nobody knows all files that it was made from, so a later one makes its own."""
+        folder = self.scratch / key
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, folder / OBJECT)
+        made = _handed_out(compiled, key, folder / OBJECT, cached=False)
+        self._kept[key] = msgspec.structs.replace(made, cached=True)
+        return made
 
     def _run_compiler(self, out: Path, rendered: Rendered, target: Target) -> Object:
         chain, other = self.toolchain, self.elsewhere

@@ -11,7 +11,7 @@ import platform
 import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -27,10 +27,12 @@ __all__ = [
     "ask",
     "baseline_flags",
     "cut",
+    "files_of_assembler",
     "library_file",
     "link",
     "link_words",
     "named_command",
+    "option_files",
     "option_flags",
     "option_key",
     "program_digest",
@@ -49,6 +51,12 @@ NO_LTO = "-fno-lto"
 """For compilers whose wrappers ask for link-time optimisation: code that is made when the library is linked is not what
 was measured. Elsewhere it changes nothing, so it is in no object's key."""
 LINK_FLAGS = ("-shared", "-Wl,--as-needed", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,--build-id=none")
+_HANDED_ON = re.compile(r"(?:-Xcompiler|--compiler-options|-Xptxas|--ptxas-options)=")
+_READS = re.compile(
+    r"--?(?:specs|wrapper|load|options-file|optf|config)\b|-B|@"
+    r"|-f(?:plugin|pass-plugin|profile[\w-]*-use|auto-profile|branch-probabilities|modul|sanitize-\w*list)"
+)
+"""Options that let a compiler read files, or run programs, that no rule for make names."""
 _LINK = re.compile(r"(?:\./)?include-(\d+)/(.*)", re.DOTALL)
 
 
@@ -140,6 +148,17 @@ def option_flags(options: CompileOptions, folder: Path) -> list[str]:
     return [*flags, *(f"-D{definition}" for definition in options.defined()), *options.options]
 
 
+def option_files(words: Iterable[str]) -> tuple[list[str], bool]:
+    """The files that options name, and whether that is all that they let a compiler read beside headers."""
+    files, whole = list[str](), True
+    for part in (part for word in words for part in word.split(",")):
+        option = _HANDED_ON.sub("", part)
+        named = [t for t in {option.lstrip("@"), option.partition("=")[2]} if t.startswith("/")]
+        files += [name for name in named if Path(name).is_file()]
+        whole &= _READS.match(option) is None or (option.startswith("-f") and any(n in files for n in named))
+    return files, whole
+
+
 def option_key(options: CompileOptions) -> dict[str, object]:
     """The part of a cache's key for options. It has the places of folders, because each has its own headers."""
     return {**options.plain(), "include_directories": [str(d) for d in options.include_directories]}
@@ -172,6 +191,16 @@ def link_words(libraries: Sequence[str]) -> list[str]:
     words = list(libraries)
     folders = dict.fromkeys(str(Path(lib).parent) for lib in libraries if ".so" in Path(lib).name)
     return [*words, *(f"-Wl,-rpath,{folder}" for folder in folders)]
+
+
+def files_of_assembler(argv: Sequence[str], folder: Path, environ: Mapping[str, str]) -> list[str] | None:
+    """The files that the assembler reads when a compiler runs once more; None if it does not tell."""
+    rule = folder / "assembler.d"
+    wanted = f"-Wa,--MD,{rule.name}"
+    done = run([*argv, wanted], folder=folder, environ=environ, timeout=QUERY_SECONDS, memory=CXX_ADDRESS_SPACE)
+    if done.code != 0 or not rule.is_file():
+        return None
+    return [name for name in rule_files(rule, "") if name.startswith(("/", "include-"))]
 
 
 def rule_files(path: Path, source: str) -> list[str]:

@@ -62,7 +62,7 @@ class Object(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         seconds: how long the compiler ran, at most `timeout`.
         cached: whether nothing had to be compiled.
         lasting: the same input would end the same way again. A run that lost its memory, disk or time to something
-            else is not lasting, and is never cached.
+            else is not lasting, nor is one that may have read files that nobody names. It is never cached.
         includes: the digests of the files that were read beside the source, under names that `Toolchain.locate` knows.
             They are empty for files that were looked for but missing, and until the cache has read the files.
         resources: bytes: `text` of the object, `stack` of its deepest function, `memory` at the compiler's peak. For a
