@@ -49,7 +49,7 @@ _AT_LOAD = (".init_array", ".ctors", ".preinit_array", ".fini_array", ".dtors")
 _IOSTREAM = "_ZNSt8ios_base4InitC1Ev"  # std::ios_base::Init::Init()
 _ABOVE = {
     2: r"(?:popcnt|crc32|pshufb|pmulld|ptest|palignr|round[ps]|blend|dpp|pmov[sz]x|pextr[bdq]|pinsr[bdq]|phadd)",
-    3: r"(?:v\w+ .*%[xy]mm|andn|bextr|bls|bzhi|mulx|pdep|pext |rorx|sarx|shlx|shrx|lzcnt|movbe)",
+    3: r"(?:v\w+ .*%[xy]mm|andn |bextr|bls|bzhi|mulx|pdep|pext |rorx|sarx|shlx|shrx|lzcnt|movbe)",
     4: r"\w+ .*(?:%zmm|%k[0-7]|%[xy]mm(?:1[6-9]|[23]\d))",
     5: r"(?:vdpbf16ps|vcvtne2?ps2bf16)",
     TILES_LEVEL: r"\w+ .*%tmm",
