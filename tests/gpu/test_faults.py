@@ -133,6 +133,8 @@ def test_what_compute_sanitizer_reports_does_not_ship(
         ("half", "wrong-result", r"got nan"),
         ("one_wrong", "wrong-result", r"y\[.*got .*want"),
         ("mutates", "wrong-result", r"input 'x' was changed|y\[0, 0\]"),
+        ("keeps_larger", "wrong-result", r"got inf, want"),
+        ("zeros", "wrong-result", r", zeros; if no call has any"),
         ("stale_workspace", "wrong-result", r""),
         ("past_workspace", "wrong-result", r"workspace"),
         ("refuses", "failed", r"returned 5"),

@@ -19,6 +19,8 @@ FAULTS = (
     "half",
     "one_wrong",
     "mutates",
+    "keeps_larger",
+    "zeros",
     "stale_workspace",
     "past_workspace",
     "other_stream",
