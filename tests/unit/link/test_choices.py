@@ -78,6 +78,12 @@ def test_the_choice_of_every_regime_is_the_same_on_many_calls(odd: linked.Built,
     assert len(picks) == 5
 
 
+def test_explain_says_whose_bits_vary(odd_ops: ModuleType) -> None:
+    """FAULTS.md, row 12."""
+    assert odd_ops.explain("rows", M=2, D=2)["bits"] == "results vary between equal calls"
+    assert "bits" not in odd_ops.explain("likely", **next(iter(REGIMES.values())))
+
+
 def test_explain_names_the_regime_the_rule_and_its_error(odd_ops: ModuleType) -> None:
     told = {n: odd_ops.explain("likely", **d)["regime"] for n, d in REGIMES.items()}
     unknown = "; no shapes were kept aside to judge it"

@@ -214,7 +214,8 @@ def _plain(folder: Path, operator: Operator, text: str) -> OperatorTable:
     for dtypes in operator.dtype_choices(operator.kernels[0]) if operator.dtypes else [{}]:
         name = "_".join(["plain", operator.name, *dtypes.values()])
         variants.append(linked.changed(linked.variant(folder, text, name, generic=True), dtypes=dtypes))
-    return OperatorTable(operator=operator, variants=tuple(variants))
+    varying = frozenset(v.name for v in variants if operator.name == "rows")
+    return OperatorTable(operator=operator, variants=tuple(variants), varying=varying)
 
 
 # ---- Generic variants for combinations
