@@ -177,6 +177,7 @@ def test_a_race_survives_a_crash(bed: Any) -> None:
     status = {bed.objects(f).candidate.id: f for f in ("none", "misaligned")}
     by_fault = {status[c]: m.status for c, m in found.items() if c in status}
     assert by_fault == {"none": "ok", "misaligned": "crashed"}
+    assert found[bed.objects("none").candidate.id].bitwise is True  # 30 times, and from two threads
 
 
 @pytest.fixture

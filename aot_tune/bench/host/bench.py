@@ -328,7 +328,9 @@ class Bench(BenchContext):
             return run.ended(*failure_of(reply))
         return None if reply.status == "ok" else run.ended(reply.status, reply.reason, error=reply.error)
 
-    def verify_linked(self, library: Path, function: str, variant: str, problems: Sequence[Prepared]) -> Measurement:
+    def verify_linked(
+        self, library: Path, function: str, variant: str, problems: Sequence[Prepared], *, repeat: bool = True
+    ) -> Measurement:
         """Verify a variant inside a linked library on problems. The measurement is of the first that has a fault.
 
         Args:
@@ -336,6 +338,7 @@ class Bench(BenchContext):
             function: the operator's public C function.
             variant: `operator:name`, as AOT_TUNE_FORCE takes it.
             problems: those that it serves, at least one.
+            repeat: whether to repeat its calls on the first one, see `messages.Repeat`.
 
         Raises:
             WorkerError: when no worker can be started.
@@ -346,13 +349,15 @@ class Bench(BenchContext):
             run = Run(self, problems[0], variant, load.handle)
             run.sure = not worker.hosted  # else something left behind may be at fault, or a library that stayed
             try:
-                return self._verify_in(run, worker, load, problems)
+                return self._verify_in(run, worker, load, problems, repeat=repeat)
             except DiedError as death:
                 if run.sure:
                     return run.ended(death.status, death.reason)
                 self.pool.dismiss(worker)
 
-    def _verify_in(self, run: Run, worker: Worker, load: messages.Load, problems: Sequence[Prepared]) -> Measurement:
+    def _verify_in(
+        self, run: Run, worker: Worker, load: messages.Load, problems: Sequence[Prepared], *, repeat: bool
+    ) -> Measurement:
         limits = self.policy.deadlines
         worker.hosted.add(run.digest)
         self.introduce(worker, *problems)
@@ -368,13 +373,15 @@ class Bench(BenchContext):
                 return run.ended(*failure_of(checked))
             if checked.status != "ok":
                 return run.ended(checked.status, checked.reason, error=checked.error, bitwise=checked.bitwise)
-        run.prepared = problems[0]
-        repeat = messages.Repeat(handle=load.handle, key=run.prepared.key)
-        repeated = self.pool.request(worker, repeat, limits.verify)
-        if is_fault(repeated) and not run.sure:
-            raise DiedError(*failure_of(repeated))
-        if not isinstance(repeated, messages.Checked) or is_fault(repeated):
-            return run.ended(*failure_of(repeated))
+        run.prepared, repeated = problems[0], messages.Checked(status="ok")
+        if repeat:
+            again = messages.Repeat(handle=load.handle, key=run.prepared.key)
+            reply = self.pool.request(worker, again, limits.verify)
+            if is_fault(reply) and not run.sure:
+                raise DiedError(*failure_of(reply))
+            if not isinstance(reply, messages.Checked) or is_fault(reply):
+                return run.ended(*failure_of(reply))
+            repeated = reply
         if self._unloads_libraries:
             self._unload_library(worker, load.handle)
         return run.ended("ok", bitwise=repeated.bitwise)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import re
 import shlex
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -142,7 +143,10 @@ def _benches(device: Device, count: int) -> int:
 
 
 class _Shipped(msgspec.Struct, frozen=True, kw_only=True):
-    """A variant of the library and the problems to verify it on. `contract` is the digest of its operator."""
+    """A variant of the library and the problems to verify it on. `contract` is the digest of its operator.
+
+    `repeat` says that no race has repeated its calls.
+    """
 
     operator: str
     contract: str
@@ -150,6 +154,7 @@ class _Shipped(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     target: str
     checks: tuple[Check, ...]
+    repeat: bool = True
 
 
 def plan_checks(
@@ -162,7 +167,9 @@ def plan_checks(
         members = list(chosen.get(name, ()))
         variants = {e.candidate.id: e for e in generics[name]}
         variants |= {c: m.evidence.variants[c] for m in members for c in m.selection.kept if c not in variants}
-        contract = operator_digest(operator)
+        contract, made = operator_digest(operator), defaultdict[str, list[Measurement]](list)
+        for m in itertools.chain.from_iterable(member.evidence.made() for member in members):
+            made[m.candidate].append(m)
         for variant in variants.values():
             candidate = variant.candidate
             key = (name, candidate.target, *(r.key() for r in variant.requires))
@@ -177,6 +184,7 @@ def plan_checks(
                     label=candidate.label,
                     target=candidate.target,
                     checks=checks,
+                    repeat=not any(m.final and m.bitwise is not None for m in made[candidate.id]),
                 )
             )
     write_changed(directory / _FILE, msgspec.json.encode(shipped))
@@ -320,7 +328,8 @@ def _run(session: Session, library: Path, lazy: LazyBench, shipped: _Shipped) ->
         raise WorkerError("a library is verified on devices of the machine that it is linked on, and on no others")
     prepared = [bench.prepare(operator, check) for check in shipped.checks]
     function = f"{session.plan.prefix}_{shipped.operator}"
-    return bench.verify_linked(library, function, f"{shipped.operator}:{shipped.variant}", prepared)
+    name = f"{shipped.operator}:{shipped.variant}"
+    return bench.verify_linked(library, function, name, prepared, repeat=shipped.repeat)
 
 
 class _Memory:
