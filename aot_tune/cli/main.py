@@ -34,7 +34,7 @@ from aot_tune.plan.library_plan import Request, make_plan, read_plan, write_plan
 from aot_tune.plan.preflight import Machines
 from aot_tune.support.errors import AotTuneError, OptionError
 from aot_tune.support.installed_paths import cmake_dir, include_dir
-from aot_tune.support.wall_clock import note_configured, note_linked
+from aot_tune.support.wall_clock import note_configured, note_linked, take_folder
 
 __all__ = ["command_line", "main"]
 
@@ -80,6 +80,7 @@ def _configure(given: argparse.Namespace) -> int:
         from aot_tune.link.manifest import check_flags
 
         check_flags(Path(given.tiny), [given.build])
+    take_folder(Path(given.directory))
     request = Request(
         name=given.name,
         prefix=given.prefix,
@@ -116,6 +117,7 @@ def _build(given: argparse.Namespace) -> int:
     with end_with_the_build():  # first, because the imports below are slow
         from aot_tune.pipeline.build_library import build
 
+        take_folder(given.directory)
         build(given.directory)
     return 0
 
@@ -124,6 +126,7 @@ def _check(given: argparse.Namespace) -> int:
     from aot_tune.link.manifest import check_against_manifest, check_import, check_module
 
     directory: Path = given.directory
+    take_folder(directory)
     forbidden = [str(given.build)] if given.build else []
     manifest = directory / "manifest.json"
     try:

@@ -1,4 +1,4 @@
-"""The wall clock of a build, which has at least three processes: configure, tune, and checks of linked files."""
+"""A build has at least three processes: configure, tune, and checks of linked files. Its wall clock, and its folder."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 
 import msgspec
 
+from aot_tune.support.errors import BuildError
+from aot_tune.support.file_locks import Timeout, TrueLock
 from aot_tune.support.processes import ancestors, stat_of
 from aot_tune.support.storage import (
     TEMPORARIES,
@@ -21,7 +23,7 @@ from aot_tune.support.storage import (
     unseal,
 )
 
-__all__ = ["Wall", "link_seconds", "note_configured", "note_linked", "note_tuned", "spent_before"]
+__all__ = ["Wall", "link_seconds", "note_configured", "note_linked", "note_tuned", "spent_before", "take_folder"]
 
 _SCHEMA = 1
 _FILE = "clock.json"
@@ -33,6 +35,10 @@ _SHELLS = frozenset(("bash", "dash", "sh"))
 
 _REMEMBERED = 3
 """How many links are remembered, because machines are sometimes busier."""
+
+
+_USED = "used_by"
+"""File in a build folder: the process whose end is the end of the build, and when it began, in ticks."""
 
 
 class Wall(msgspec.Struct, kw_only=True):
@@ -53,6 +59,38 @@ class Wall(msgspec.Struct, kw_only=True):
 
 class _Links(msgspec.Struct, frozen=True):
     seconds: tuple[float, ...] = ()
+
+
+def take_folder(directory: Path) -> None:
+    """Let no other build use a build folder until this one ends: the tool that links next, or this process.
+
+    Raises:
+        BuildError: while another build uses it.
+    """
+    if not directory.is_dir():
+        return
+    tools = [pid for pid, stat in ancestors() if stat.name.startswith("ninja")]
+    owner, file = (*tools, _outermost(_TOOLS | _SHELLS), os.getpid()), directory / _USED
+    mine = next(pid for pid in owner if pid is not None)
+    lock = TrueLock(directory / f"{_USED}.lock", timeout=_NEXT_COMMAND, mode=0o600)
+    with contextlib.suppress(OSError, Timeout), lock:  # where files cannot be locked, nobody is told
+        other = _user_of(file)
+        if other is not None and other not in {os.getpid(), *(pid for pid, _ in ancestors())}:
+            raise BuildError(
+                f"another build is using {directory}",
+                why=f"process {other} has not ended",
+                fix="wait until it has ended, or build in another folder",
+            )
+        file.write_text(f"{mine} {stat_of(mine).began}")
+
+
+def _user_of(file: Path) -> int | None:
+    """The process that a build folder was given to, if it still runs."""
+    try:
+        pid, began = map(int, file.read_bytes().split())
+        return pid if stat_of(pid).began == began else None
+    except (OSError, ValueError):
+        return None
 
 
 def note_configured(directory: Path) -> None:

@@ -55,6 +55,24 @@ def test_builds_that_share_a_cache(tmp_path: Path) -> None:
     assert " 0 measurements made" in project.build(names[0])
 
 
+def test_row_24_a_build_folder_that_another_build_uses(tuned: Project) -> None:
+    """Each of its commands says so at once, and the build that has it goes on as if it were alone."""
+    tuned.change("problem(N=20000), problem(N=60000)", "problem(N=20001),")
+    tuned.configure()
+    process = tuned.start()
+    begun = read_until(process, "aot_tune: cache ")
+    library = tuned.folder / "build" / "libtiny.so"
+    check = "check-library", "--directory", library.parent, "--library", library
+    for said in (tuned.configure(status=1), tuned.build(status=1), tuned.ask(*check, status=1)):
+        assert f"aot-tune: another build is using {library.parent}" in said
+        assert f"process {process.pid} has not ended" in said
+        assert "fix: wait" in said
+    rest = process.communicate(timeout=240)[0]
+    assert process.returncode == 0, begun + rest
+    tuned.configure()
+    assert " 0 measurements made" in tuned.build()
+
+
 def test_rows_72_and_73_two_builds_do_not_measure_at_once_and_waiting_costs_no_budget(tuned: Project) -> None:
     """Who has the lock of the device, here this test, is waited for; what is left of the budget is used then."""
     tuned.change("problem(N=20000), problem(N=60000)", "problem(N=20001),")
