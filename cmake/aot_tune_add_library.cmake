@@ -368,6 +368,8 @@ macro(_aot_tune_link)
     PRIVATE
     -fopenmp
     LINKER:--wrap=GOMP_parallel
+    LINKER:--wrap=GOMP_barrier
+    LINKER:--wrap=GOMP_loop_end
     "LINKER:--version-script=${directory}/exports.map"
     LINKER:--no-undefined
     LINKER:-z,nodelete

@@ -130,8 +130,42 @@ int32_t quota_cores(const char* root) noexcept {
   return least;
 }
 
+namespace {
+
+// Of rests, in ticks: some 20 ms at least, and a second at most.
+constexpr int64_t kShort = INT64_C(50'000'000);
+constexpr int64_t kLongest = INT64_C(2'000'000'000);
+
+std::atomic<int64_t> rest{kShort};
+std::atomic<int64_t> rest_end{0};
+std::atomic<int32_t> before_rest{0};
+
+// The setting during a rest, which may be over.
+int32_t resting() noexcept {
+  if (ticks() < rest_end.load(std::memory_order_relaxed)) return kResting;
+  int32_t setting = kResting;
+  const int32_t usual = before_rest.load(std::memory_order_relaxed);
+  return thread_setting.compare_exchange_strong(setting, usual) ? usual : setting;
+}
+
+}  // namespace
+
+void rest_threads() noexcept {
+  int32_t setting = thread_setting.load(std::memory_order_relaxed);
+  const char* stated = std::getenv("OMP_NUM_THREADS");
+  if (setting > 0 || setting == kResting || (stated != nullptr && *stated != '\0')) return;
+  const int64_t now = ticks(), last = rest.load(std::memory_order_relaxed);
+  const bool soon = now - rest_end.load(std::memory_order_relaxed) < last;
+  const int64_t next = !soon ? kShort : 2 * last < kLongest ? 2 * last : kLongest;
+  rest.store(next, std::memory_order_relaxed);
+  rest_end.store(now + next, std::memory_order_relaxed);
+  before_rest.store(setting, std::memory_order_relaxed);
+  thread_setting.compare_exchange_strong(setting, kResting);
+}
+
 int32_t begin_threads(int32_t setting) noexcept {
   if (!has_openmp()) return 0;
+  if (setting == kResting) setting = resting();
   if (setting == -1) {
     const int32_t found = found_setting();
     if (thread_setting.compare_exchange_strong(setting, found)) setting = found;  // else it was set meanwhile
@@ -141,7 +175,7 @@ int32_t begin_threads(int32_t setting) noexcept {
   int32_t wanted = setting;
   if (setting < 0) {  // somebody gave the thread a number that is not that of all cores
     static const int32_t all = omp_get_num_procs();
-    wanted = before == all ? -1 - setting : before;
+    wanted = before != all ? before : setting == kResting ? 1 : -1 - setting;
   }
   if (wanted == before) return 0;
   omp_set_num_threads(wanted);

@@ -3,13 +3,29 @@
 #define AOT_TUNE_RUNTIME_CPU_THREADS_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 
 namespace aot_tune {
 
 // -1 before the first call. 0 if the calling thread's OpenMP number is used. A positive number was set for
-// the process. Below -1: -1 minus the cores that a quota pays for, which are fewer than all.
+// the process. Below -1: -1 minus the cores that a quota pays for, which are fewer than all. `kResting` while
+// calls get one thread, unless somebody gave the calling thread a number.
 extern std::atomic<int32_t> thread_setting;
+constexpr int32_t kResting = INT32_MIN;
+
+// A clock. On x86-64 some ticks are a nanosecond, elsewhere each is one.
+inline int64_t ticks() noexcept {
+#ifdef __x86_64__
+  return static_cast<int64_t>(__builtin_ia32_rdtsc());
+#else
+  return std::chrono::steady_clock::now().time_since_epoch().count();
+#endif
+}
+
+// Calls get one thread for a while, if nobody has stated a number: threads have waited for cores that other
+// programs use. Each time soon after another one, the while is twice as long.
+void rest_threads() noexcept;
 
 // Gives the calling thread the number for its calls. Returns its earlier number, or 0 if that is the same.
 int32_t begin_threads(int32_t setting) noexcept;

@@ -298,7 +298,7 @@ def link_library(
         [Path(made.dispatch), *runtime_sources(*families)], folder / "library", [*own, "-fopenmp"]
     )
     exports = [f"-Wl,--version-script={made.library_exports}", f"-Wl,-soname,{library.name}", "-Wl,-z,defs"]
-    exports += ["-Wl,--wrap=GOMP_parallel", "-fopenmp"]
+    exports += [f"-Wl,--wrap=GOMP_{name}" for name in ("parallel", "barrier", "loop_end")] + ["-fopenmp"]
     subprocess.run([*_LINK, *objects, made.archive, *libraries, *exports, "-o", library], check=True)
     own += [f"-I{BINDING}", f"-I{sysconfig.get_paths()['include']}"]
     objects = compile_objects([Path(made.module), *sorted(BINDING.glob("*.cpp"))], folder / "module", own)

@@ -258,6 +258,7 @@ COUNTED = (
     PRELUDE
     + """
 #include <omp.h>
+#include <unistd.h>
 EXPORT int32_t SYMBOL_workspace(const DLTensor*, const DLTensor*, size_t* size) {
   *size = static_cast<size_t>(omp_get_max_threads()) * 64;
   return 0;
@@ -265,7 +266,10 @@ EXPORT int32_t SYMBOL_workspace(const DLTensor*, const DLTensor*, size_t* size) 
 EXPORT int32_t SYMBOL_launch(const DLTensor* x, const DLTensor* y, void*, size_t size, void*) {
   int threads = 0;
 #pragma omp parallel reduction(+ : threads)
-  threads += 1;
+  {
+    threads += 1;
+    if (*static_cast<const float*>(x->data) == -1 && omp_get_thread_num() > 0) usleep(20000);  // for want of a core
+  }
   if (size != static_cast<size_t>(omp_get_max_threads()) * 64) return 90;
   float* const out = static_cast<float*>(y->data);
   for (int64_t i = 0; i < x->shape[0]; ++i) out[i * y->strides[0]] = static_cast<float>(threads);
