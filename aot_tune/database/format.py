@@ -25,6 +25,7 @@ from aot_tune.database.record_lines import (
     READ,
     RESTORE,
     SCHEMA,
+    STORE_SCHEMA,
     CandidateLine,
     EndLine,
     HeaderLine,
@@ -93,7 +94,7 @@ class Head:
     @classmethod
     def of(cls, operator: str, contract: str, device: Device, policy: Policy, kind: str = "") -> Head:
         """The head of a store's text for an operator of the digest `contract`. `kind` is as in `PolicyLine.of`."""
-        header = HeaderLine(format=STORE, schema=SCHEMA, operator=operator, contract=contract)
+        header = HeaderLine(format=STORE, schema=STORE_SCHEMA, operator=operator, contract=contract)
         return cls(header, msgspec.structs.replace(device, unit=""), PolicyLine.of(policy, kind))
 
     @classmethod
@@ -104,13 +105,13 @@ class Head:
             DatabaseError: with `name` and the line, when it has none of this schema.
         """
         rows = text[: text.find(END)].split(b"\n")
-        schema_of(rows[0], name, SCHEMA, STORE)
+        schema_of(rows[0], name, STORE_SCHEMA, STORE, STORE_SCHEMA)
         return _head_of([decode_line(row, f"{name}:{number}") for number, row in enumerate(rows, 1)], name)
 
     @cached_property
     def stem(self) -> str:
         """Name of a store's text, without its ending."""
-        identity = [STORE, SCHEMA, self.header.contract, self.device.digest, self.policy.digest]
+        identity = [STORE, STORE_SCHEMA, self.header.contract, self.device.digest, self.policy.digest]
         return f"{self.header.operator}-{canonical_digest(identity)[:_DIGITS]}"
 
     @cached_property
@@ -506,7 +507,7 @@ def _group(lines: Sequence[RecordLine], digests: RecordDigests, problems: dict[s
 def is_store(text: bytes, *, other: bool = False) -> bool:
     """Whether a text is that of a store, of whatever schema or of another than this version's."""
     schema = _START.match(text)
-    return schema is not None and not (other and int(schema[1]) == SCHEMA)
+    return schema is not None and not (other and int(schema[1]) == STORE_SCHEMA)
 
 
 def database_of_store(text: bytes, name: str) -> OperatorDatabase:

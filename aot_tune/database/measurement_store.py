@@ -36,7 +36,7 @@ from aot_tune.database.format import (
     read_groups,
     subject_of,
 )
-from aot_tune.database.record_lines import SCHEMA, CandidateLine, MeasurementLine
+from aot_tune.database.record_lines import STORE_SCHEMA, CandidateLine, MeasurementLine
 from aot_tune.database.records import CandidateRecord
 from aot_tune.spec import Problem
 from aot_tune.support.cache_tiers import CacheTier
@@ -300,7 +300,9 @@ class MeasurementStore:
             if self._root is not None and self._writes:
                 sweep_temporaries(self._root / TEMPORARIES)
         for tier in self._tiers:
-            tier.check_schema(_ROOM, 0, _ENDING, SCHEMA) or tier.check_schema(_ROOM, 1, ".json", SCHEMA)  # up to 2
+            tier.check_schema(_ROOM, 0, _ENDING, STORE_SCHEMA) or tier.check_schema(
+                _ROOM, 1, ".json", STORE_SCHEMA
+            )  # up to 2
         asked = [t.path for t in self._tiers if t.usable]
         asked += [self._root] if self._root is not None and mode != "fresh" else []
         self.knew_any = any(next((path / _ROOM).glob(f"*{_ENDING}"), None) for path in asked)

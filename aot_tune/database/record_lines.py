@@ -21,6 +21,7 @@ __all__ = [
     "READ",
     "RESTORE",
     "SCHEMA",
+    "STORE_SCHEMA",
     "CandidateLine",
     "EndLine",
     "HeaderLine",
@@ -39,6 +40,8 @@ __all__ = [
 ]
 
 SCHEMA = 6
+STORE_SCHEMA = 7
+"""That of a machine's own store. It rises with what verification looks at, too: older verdicts are not trusted."""
 READ = 4
 """The first schema that builds read."""
 COUNTED = 4
@@ -232,26 +235,26 @@ def decode_line(row: bytes, where: str) -> RecordLine:
     return line
 
 
-def schema_of(row: bytes, name: str, oldest: int, form: str = FORMAT) -> int:
+def schema_of(row: bytes, name: str, oldest: int, form: str = FORMAT, newest: int = SCHEMA) -> int:
     """The schema that the first line of a text names.
 
     Raises:
-        DatabaseError: when it is not of the format `form`, or of a schema before `oldest` or after this version's.
+        DatabaseError: when it is not of the format `form`, or of a schema before `oldest` or after `newest`.
     """
     try:
         first = msgspec.json.decode(row, type=_First).header
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _unreadable(row, f"{name}:1", f"this is not a database: {error}") from error
-    if first.format == form and oldest <= first.schema <= SCHEMA:
+    if first.format == form and oldest <= first.schema <= newest:
         return first.schema
     fix = "remove it and record again with `aot-tune record`, or use the version that wrote it"
     if first.format == form == FORMAT and OLDEST_KNOWN <= first.schema < oldest:
         fix = "rewrite it with `aot-tune records upgrade`"
-    if first.format == form and first.schema > SCHEMA:
+    if first.format == form and first.schema > newest:
         fix = "use the version of aot_tune that wrote it, or a newer one"
     raise DatabaseError(
         f"{name}:1: it is of format {first.format!r}, schema {first.schema}",
-        why=f"this version reads {form!r}, schemas {oldest} to {SCHEMA}, and no part of another",
+        why=f"this version reads {form!r}, schemas {oldest} to {newest}, and no part of another",
         fix=fix,
     )
 
