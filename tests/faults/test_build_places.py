@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -124,3 +125,19 @@ def test_a_temporary_folder_from_which_nothing_is_loaded(anew: Project, tmp_path
         assert "set TMPDIR to a folder on another file system" in said
         assert "no candidate survived" not in said
         anew.build()
+
+
+def test_row_20_a_full_build_folder_is_named_and_the_next_build_heals_it(tuned: Project, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "size=1m,mode=700") as disk:
+        build = str(disk / "build")
+        tuned.configure(build=build)
+        rest = disk / "rest"
+        with rest.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(bytes(4096)):
+                pass
+        said = tuned.build(build, status=1)
+        assert f"aot-tune: cannot write {build}/" in said
+        assert "No space left on device\n  fix: free disk space" in said
+        rest.unlink()
+        tuned.build(build)
+        assert (disk / "build" / "variants.a").read_bytes() == (tuned.folder / "build" / "variants.a").read_bytes()
