@@ -205,9 +205,10 @@ LEFT = (
     ("changes_environment", "failed", r"^it changes its environment \(OMP_PROC_BIND\)"),
     ("changes_descriptors", "failed", r"^it changes its open files \(\d+ to /dev/null"),
     ("changes_settings", "failed", SETTINGS),
+    ("leaks_little", "oom", r"^grows by 2\d\d\d bytes per call"),
     ("patches_clock", "failed", r"^it changes the clock of its calls"),
     ("leaves_mmx", "wrong-result", r"the thread that called it has another state of its x87 unit from then on"),
-    ("changes_omp_threads", "failed", r"^it changes OpenMP's number of threads \(2, now 1\)"),
+    ("changes_omp_threads", "failed", r"^it changes OpenMP's number of threads \(2, now 5\)"),
     ("changes_arithmetic_of_helpers", "failed", r"^it changes how 1 of OpenMP's threads computes in floating point"),
     ("rounds", "wrong-result", r"the thread that called it rounds in another direction from then on"),
     ("flushes", "wrong-result", r"the thread that called it treats denormal numbers differently from then on"),
@@ -221,7 +222,7 @@ LEFT = (
     ("shared_memory", "oom", r"^it shares \d+ MiB of memory, but only 512 are allowed in "),
     ("packs_by_pointer", "wrong-result", r"elements are wrong"),
     ("fingerprints", "wrong-result", r"elements are wrong"),
-    ("keeps_in_workspace", "wrong-result", r"^it keeps something between calls: after timed calls, the result of"),
+    ("keeps_in_workspace", "wrong-result", r"^it keeps something between calls: after timed calls, another call has"),
 )
 """Rows 48, 49, 50, 53, 76, 81, 83 and 84: candidates by their sources, and what must be said of them."""
 
@@ -232,6 +233,7 @@ def test_what_candidates_leave_behind_is_a_status_and_the_next_has_a_clean_proce
     for name, status, told in LEFT:
         if name != "changes_affinity" or len(os.sched_getaffinity(0)) > 1:  # of one core nothing can be taken away
             bed.refuse(name, status, told)
+    bed.refuse("writes_later", "wrong-result", r"^input 'x' was changed, first at byte 0", tune_checks=False)
     assert {*scratch.iterdir()} <= before | {worker.folder for worker in bed.bench.pool.workers()}
     assert bed.screen("packs_by_pointer", tune_checks=False).status == "wrong-result"
     raced = {n: m.status for n, m in bed.race("good", "changes_nice", "keeps_in_workspace").items()}

@@ -64,7 +64,6 @@ class Run:
 
     def timed(self, timing: messages.Timed, facts: Mapping[str, object]) -> Measurement:
         """A measurement with times, if they can be true and the candidate does not leak memory."""
-        policy = self.context.policy
         status, reason = timing.status, timing.reason
         floor = self.context.floor_ns(self.prepared)
         samples = told_apart(self.context, floor, timing.samples, timing.overhead)
@@ -76,7 +75,7 @@ class Run:
             )
         elif status == "ok" and not any(samples):
             status, reason = "suspicious", f"no slower than an empty call of {timing.overhead:.0f} ns"
-        elif status == "ok" and timing.leak > policy.leak_bytes:
+        elif status == "ok" and timing.leak:
             status, reason = "oom", f"grows by {timing.leak} bytes per call"
         elif status == "ok":
             reason = self.context.remarks.on(self.prepared, reason)

@@ -9,6 +9,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Container
 from pathlib import Path
@@ -28,6 +29,9 @@ from aot_tune.support import processes
 from aot_tune.support.kernel_features import features, set_subreaper
 
 __all__ = ["main"]
+
+_LATE = 0.01
+"""Threads of OpenMP that are too many end sooner."""
 
 
 def main(arguments: list[str]) -> int:
@@ -93,7 +97,7 @@ def _serve(setup: Setup, session: WorkerSession) -> None:
             return
         left = None
         if watched and on_host and isinstance(request, messages.Unload):  # before the code of its threads is unloaded
-            left = _left(before)
+            left = _left(before, session)
         reply = left or _answer(session, request, emit)
         libc.fflush(None)
         orphans = processes.reap_children()
@@ -128,10 +132,14 @@ def _changed(before: ProcessState, *, on_host: bool) -> messages.Failure | None:
     return messages.Failure(kind="process", reason=reason, status="failed", last=True)
 
 
-def _left(before: ProcessState) -> messages.Failure | None:
-    """Which threads a candidate leaves running after its turn."""
-    left = left_threads(before)
-    return messages.Failure(kind="process", reason=left, status="leaves-threads", last=True) if left else None
+def _left(before: ProcessState, session: WorkerSession) -> messages.Failure | None:
+    """Which threads a candidate leaves running after its turn, or what one that ended only now has written to."""
+    began, left = time.monotonic(), left_threads(before)
+    if left:
+        return messages.Failure(kind="process", reason=left, status="leaves-threads", last=True)
+    if time.monotonic() - began > _LATE and (written := session.written()):
+        return messages.Failure(kind="process", reason=written, status="wrong-result", last=True)
+    return None
 
 
 def _left_processes(count: int) -> messages.Failure | None:

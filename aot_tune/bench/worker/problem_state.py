@@ -148,8 +148,12 @@ class ProblemState:
 
     def restore(self) -> None:
         """Write all inputs and guard zones again."""
-        for calls in {id(s): s for s in (*self._rotation, *self._verified.values())}.values():
+        for calls in self.sets():
             calls.restore()
+
+    def sets(self) -> list[CallSet]:
+        """All call sets."""
+        return list({id(s): s for s in (*self._rotation, *self._verified.values())}.values())
 
     def close(self) -> None:
         """Give the memory back."""

@@ -477,6 +477,11 @@ class WorkerSession:
                 state.restore()
         return _told(messages.Timed(samples=taken.samples, overhead=taken.overhead), fault)
 
+    def written(self) -> str:
+        """What was written to of all problems, and must not be, or empty."""
+        calls = (calls for state in self._states.values() for calls in state.sets())
+        return next(filter(None, map(self._survey_fault, calls)), "")
+
     def _survey_fault(self, calls: CallSet) -> str:
         """What was written to, and must not be."""
         flags = calls.changed()
