@@ -43,7 +43,7 @@ _HOOKS = ("sitecustomize", "usercustomize", "_distutils_hack", "_virtualenv")
 """Modules that Python imports when it starts."""
 _STANDARD = str(Path(functools.__file__).parent) + "/"
 """Where Python's own modules are."""
-_CODE = (".py", ".j2", ".h", ".hpp", ".cpp", ".cuh")
+_CODE = (".py", ".j2", ".h", ".hpp", ".cpp", ".cuh", ".ptx")
 _MAIN = ("__main__", "__mp_main__")
 _INSTALLED = frozenset(("site-packages", "dist-packages"))
 
