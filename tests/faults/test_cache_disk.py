@@ -181,7 +181,7 @@ def test_a_small_file_system(tmp_path: Path, start_python) -> None:
             "from aot_tune.compile import ObjectCache, target_by_name, toolchain_for\nfrom aot_tune.render import *\n"
             "import hashlib\nc = ObjectCache(Path(sys.argv[1]), toolchain_for('cxx'))\n"
             "for n in range(25):\n"
-            "    s = f'extern \"C\" int s{n}_launch() {{ return {n}; }}\\nint big{n}[2000] = {{1}};\\n'\n"
+            "    s = f'extern \"C\" int s{n}_launch() {{ return {n}; }}\\n__attribute__((used)) static int big{n}[2000] = {{1}};\\n'\n"
             "    r = Rendered(candidate=Candidate(operator='o', kernel='k', backend='cxx', target='cpu-x86-64'),"
             " source=s, digest=hashlib.sha256(s.encode()).hexdigest(), symbol=f's{n}', lines=[])\n"
             "    o = c.get(r, target_by_name('cpu-x86-64'))\n"

@@ -64,7 +64,8 @@ def _with_stub(module: Any) -> None:
 
 
 def _on_host(module: Any) -> None:
-    sys.path.append(str(Path(__file__).resolve().parents[1] / "unit" / "shared"))
+    tests = Path(__file__).resolve().parents[1]
+    sys.path += [str(tests / "unit" / "shared"), str(tests)]
     from host_engine import HostEngine
 
     module.GpuStream = HostEngine

@@ -16,6 +16,7 @@ from places import ROOT
 
 from aot_tune.cli.main import main
 from aot_tune.database import OperatorDatabase, encode, load_database, save_database
+from aot_tune.database.record_lines import STORE_SCHEMA
 from aot_tune.database.records import canonical_database
 from aot_tune.spec import problem
 from aot_tune.spec.load_operators import load_operator
@@ -194,7 +195,7 @@ def test_a_text_of_the_store_is_read_as_a_record(
     assert main(["records", "merge", str(path), str(record), "-o", str(path)]) == 1
     assert main(["records", "upgrade", str(path)]) == 1
     assert main(["records", "check", str(path)]) == 1
-    assert capsys.readouterr().err.count("it is of format 'aot_tune store', schema 6") == 3
+    assert capsys.readouterr().err.count(f"it is of format 'aot_tune store', schema {STORE_SCHEMA}") == 3
     assert path.read_bytes() == before
     again = a_database(objects="-of-other-code")
     in_store(tmp_path / "cache", again)
