@@ -595,7 +595,7 @@ function(_aot_tune_try_flags)
       string(STRIP "${errors}" errors)
       message(FATAL_ERROR "aot_tune_add_library(${target}): the project's flags allow no shared library\n"
                           "  why: ${errors}\n"
-                          "  fix: mend CXX, CXXFLAGS, LDFLAGS, or what CMakeLists.txt adds to them"
+                          "  fix: correct CXX, CXXFLAGS, LDFLAGS, or what CMakeLists.txt adds to them"
       )
     endif()
   endforeach()

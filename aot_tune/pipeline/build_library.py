@@ -261,7 +261,7 @@ def _require_generic(operator: Operator, variant: Variant) -> None:
         raise BuildError(
             f"operator {operator.name!r}: its generic kernel cannot be compiled",
             why=variant.error,
-            fix=f"mend {operator.kernel(variant.candidate.kernel).source}; calls would have no answer",
+            fix=f"correct {operator.kernel(variant.candidate.kernel).source}; calls would have no answer",
         )
 
 

@@ -226,9 +226,9 @@ def tell_failures(session: Session, results: Iterable[CompiledKernel]) -> None:
     for result in results:
         if not result.is_lost and not (session.options.strict and result.is_faulty):
             continue
-        fix = "mend it; `aot-tune compile` shows this without a build"
+        fix = "correct it; `aot-tune compile` shows this without a build"
         if not result.is_lost:
-            fix = "mend it, or compile without AOT_TUNE_STRICT: then one candidate that compiles is enough"
+            fix = "correct it, or compile without AOT_TUNE_STRICT: then one candidate that compiles is enough"
         what = "has no candidate that compiles" if result.is_lost else "has candidates that fail"
         error = BuildError(
             f"operator {result.operator!r}: kernel {result.kernel!r} {what} for {result.target}",

@@ -87,7 +87,7 @@ class Failures:
         return BuildError(
             f"{len(self._errors)} of {count} operators cannot be shipped: {', '.join(self.operators)}",
             why="\n       ".join(line for told in self.told() for line in told.splitlines()),
-            fix="mend them, or leave them out of the library with AOT_TUNE_NO_SURVIVOR=leave-out",
+            fix="correct them, or leave them out of the library with AOT_TUNE_NO_SURVIVOR=leave-out",
         )
 
 

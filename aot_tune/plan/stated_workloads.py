@@ -224,6 +224,6 @@ def _contents(path: Path) -> bytes:
         raise OptionError(
             f"{path}: the workload's file cannot be read",
             why=f"{error.strerror}; AOT_TUNE_WORKLOAD or WORKLOAD names it",
-            fix="mend the path: in CMake it is relative to the folder of the CMakeLists.txt, in the environment to the "
-            "current folder",
+            fix="correct the path: in CMake it is relative to the folder of the CMakeLists.txt, in the environment to "
+            "the current folder",
         ) from error

@@ -231,7 +231,7 @@ def _stated_problem(line: _StatedLine, where: str) -> CountedProblem:
         raise SpecError(
             f"{where}: id {line.id!r} belongs to another problem",
             why=f"the fields are those of '{problem.id}'",
-            fix="mend the fields, or remove the id",
+            fix="correct the fields, or remove the id",
         )
     return CountedProblem(
         operator=line.operator,
@@ -331,7 +331,7 @@ def _checked(line: CountedProblem, operators: Mapping[str, Operator], elsewhere:
                 f"; it was called in build {line.trace.build[:12]} of {line.trace.library!r}, whose operator may differ"
             )
         raise SpecError(
-            f"{line.place}: {error.what}", why=why, fix=error.fix or "mend the line, or remove it"
+            f"{line.place}: {error.what}", why=why, fix=error.fix or "correct the line, or remove it"
         ) from error
     return normal_problem(operator, line.problem)
 

@@ -225,6 +225,6 @@ def test_a_declaration_that_does_not_hold_is_told(make_product: Callable[..., Co
     bed = make_product('IntegerSums(1, thinned="b")')  # says that no sum has more than one product
     check = Check(problem=problem(M=2, N=2, K=1_500_000), integers=True)
     with pytest.raises(
-        AotTuneError, match=r"'out' has sums of up to \d+, but is exact only up to 16777216; mend the terms"
+        AotTuneError, match=r"'out' has sums of up to \d+, but is exact only up to 16777216; correct the terms"
     ):
         bed.bench.prepare(bed.operator, check)

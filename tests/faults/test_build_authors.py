@@ -254,7 +254,7 @@ def test_row_65_a_full_tmpdir_is_told_by_its_name(tuned: Project, tmp_path: Path
         said = tuned.build(status=1, TMPDIR=str(full))
     assert str(full) in said
     assert re.search(r"is full|No space left on device", said), said
-    assert "mend `reference`" not in said
+    assert "correct `reference`" not in said
     assert "TMPDIR" in said or "free disk space" in said
 
 

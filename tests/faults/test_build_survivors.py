@@ -93,7 +93,7 @@ def test_row_66_all_operators_that_fail_are_told_at_once_with_a_reason_for_each_
         assert text.count(f": {status}: ") + text.count(f": the same; again: aot-tune try {way} ") == 2, text
         assert reason in text
     assert "AOT_TUNE_NO_SURVIVOR=generic" in failed
-    assert "fix: mend them, or leave them out of the library with AOT_TUNE_NO_SURVIVOR=leave-out" in failed
+    assert "fix: correct them, or leave them out of the library with AOT_TUNE_NO_SURVIVOR=leave-out" in failed
     assert "Traceback" not in failed
     assert not (several.folder / "build" / "manifest.json").exists()
 

@@ -271,7 +271,7 @@ def device_of(
 ) -> Device:
     """The record of a GPU. Equal GPUs with the same branch of the driver differ only in the unit.
 
-    Later releases of a branch only mend faults. Its compiler, and what it supports, stay the same.
+    Later releases of a branch only correct faults. Its compiler, and what it supports, stay the same.
     """
     identity: dict[str, str | int] = {
         "name": name,

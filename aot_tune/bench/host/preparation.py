@@ -173,7 +173,8 @@ class Preparation:
             raise AotTuneError(
                 f"operator {operator.name!r}: no reference for problem '{check.problem.id}'",
                 why=f"{why} (out of memory)" if status == "oom" else why,
-                fix=f"mend {_blamed(why)} in {Path(operator.folder, 'operator.py')}{less if status == 'oom' else rest}",
+                fix=f"correct {_blamed(why)} in {Path(operator.folder, 'operator.py')}"
+                + (less if status == "oom" else rest),
             )
         told = (operator.folder, reply.remark)
         if reply.remark and tell and told not in self._told:
@@ -189,7 +190,7 @@ class Preparation:
 
 
 def _blamed(why: str) -> str:
-    """What is to be mended: where inputs cannot be drawn, it is not the reference."""
+    """What is to be corrected: where inputs cannot be drawn, it is not the reference."""
     return "the function" if OF_VALUES in why else "`reference`"
 
 

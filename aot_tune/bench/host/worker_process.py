@@ -293,7 +293,7 @@ class Worker:
             hello = self._wait(seconds)
         except DiedError as death:
             said = self.output.text().strip()[-2000:]
-            fix = "mend what it printed" if said else "free memory and processes, or look into the kernel's log"
+            fix = "correct what it printed" if said else "free memory and processes, or look into the kernel's log"
             if death.status == "timeout":
                 fix = "raise the handshake deadline, or run fewer things beside the build"
             raise WorkerError(

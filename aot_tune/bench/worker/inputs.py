@@ -51,7 +51,7 @@ _AT_EDGES = 0.25
 _LARGEST = 8
 """The largest small integer of a check, if the sums leave room for it."""
 
-_RULE_OUT = "say in the operator's `legal` that there is no such call, or mend the tensor's `values`"
+_RULE_OUT = "say in the operator's `legal` that there is no such call, or correct the tensor's `values`"
 
 
 def draw(

@@ -142,7 +142,7 @@ def refuse_inexact(
             raise ValueError(
                 f"`exact` of operator {operator.name!r} does not hold: on small integers {tensor.name!r} "
                 + (f"has sums of up to {largest:.0f}, but is exact only up to {most}" if whole else "has fractions")
-                + "; mend the terms or the requires of its IntegerSums"
+                + "; correct the terms or the requires of its IntegerSums"
             )
 
 

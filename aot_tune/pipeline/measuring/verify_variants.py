@@ -193,7 +193,7 @@ def _refuse_bad_generic(operator: Operator, generic: Variant, evidences: Sequenc
                 raise BuildError(
                     f"operator {operator.name!r}: its generic kernel fails on '{m.problem.id}'",
                     why=f"{m.status}: {m.reason}",
-                    fix=f"mend {operator.kernel(generic.candidate.kernel).source}{crash_hint([m.status])}; "
+                    fix=f"correct {operator.kernel(generic.candidate.kernel).source}{crash_hint([m.status])}; "
                     "it serves every call that no other variant serves. "
                     f"To try again: {again(operator, generic, generic.candidate.target, m.problem)}",
                 )
@@ -242,8 +242,8 @@ def verify_variant(session: Session, bench: LazyBench, operator: Operator, varia
         raise BuildError(
             f"operator {operator.name!r}: its {kind} fails on '{problem.id}'",
             why=f"{result.status}: {result.reason}",
-            fix=f"{'build again when the machine is less busy, else ' * (result.status == 'timeout')}mend the kernel: "
-            "nothing that fails is shipped. "
+            fix=f"{'build again when the machine is less busy, else ' * (result.status == 'timeout')}correct the "
+            "kernel: nothing that fails is shipped. "
             f"To try again: {again(operator, variant, variant.candidate.target, result.problem)}",
         )
 

@@ -110,7 +110,9 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         raise NoSurvivorError(
             f"operator {operator.name!r} on {evidence.target.name}: no candidate survived",
             why="\n       ".join(_told(failures[:20])),
-            fix="mend the kernels" + crash_hint(f.status for f in failures) + (f", or {alone}" if all(works) else ""),
+            fix="correct the kernels"
+            + crash_hint(f.status for f in failures)
+            + (f", or {alone}" if all(works) else ""),
         )
     if not survived:
         evidence.nothing_survived()

@@ -345,7 +345,7 @@ def _settled(tool: _Tool, item: _Item, outcome: _Result) -> bool:
             raise BuildError(
                 f"operator {operator.name!r}: {tool.name} reports its variant {variant.candidate.label}{where}",
                 why=outcome.report,
-                fix=f"mend {kernel.source}. If the report is false, the kernel says so: "
+                fix=f"correct {kernel.source}. If the report is false, the kernel says so: "
                 f'false_reports={{"{tool.name}": "the reason"}}',
             )
     else:
