@@ -207,9 +207,9 @@ def test_a_text_of_the_store_is_read_as_a_record(
     path.write_bytes(before.replace(b'"contract":"', b'"contract":"x'))
     assert main(["records", "show", str(path)]) == 0
     assert f"parts of {path} are damaged and not used" in caplog.text
-    path.write_bytes(before.replace(b'"schema":6', b'"schema":7'))
+    path.write_bytes(before.replace(b'"schema":%d' % STORE_SCHEMA, b'"schema":%d' % (STORE_SCHEMA + 1)))
     assert main(["records", "show", str(path)]) == 1
-    assert "it is of format 'aot_tune store', schema 7" in capsys.readouterr().err
+    assert f"it is of format 'aot_tune store', schema {STORE_SCHEMA + 1}" in capsys.readouterr().err
 
 
 def test_what_was_seen_of_the_device_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
