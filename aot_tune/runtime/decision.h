@@ -195,6 +195,18 @@ bool one_competes(const CallOf<Op>& c, const Variants& ranked) {
   return false;
 }
 
+// Whether the variants of a problem, the fastest first, tell something of a call: one serves it, and no
+// generic one that is faster there. But a generic one may be the fastest of all.
+template <typename Op>
+bool tell(const CallOf<Op>& c, const Variants& ranked) {
+  for (const int16_t variant : ranked) {
+    if (competes(c, variant)) return true;
+    const bool is_ahead = Op::kVariants[variant].generic && !Op::kVariants[ranked.indices[0]].generic;
+    if (is_ahead && Op::refusal(c, variant) == nullptr) return false;
+  }
+  return false;
+}
+
 // ---- Measured problems
 
 template <typename Op>
@@ -305,7 +317,7 @@ const Row<Op>* nearest(const TableInfo<Op>& table, const CallOf<Op>& c) noexcept
   for (int32_t i = 0; i < table.row_count; ++i) {
     const Row<Op>& row = table.rows[i];
     const int64_t far = distance(row, call, logs, least);
-    if (far >= least || !one_competes(c, table.ranked_of(row))) continue;
+    if (far >= least || !tell(c, table.ranked_of(row))) continue;
     nearest = &row;
     least = far;
   }

@@ -192,6 +192,8 @@ def decide(
     """
     shapes = _Shapes(rows, survey, facts, kept, guards, regimes, generic)
     models, guesses = learn_times(shapes.times), shapes.cross_validated()
+    # By few times of others, a generic one may be expected to be faster, though it never was.
+    models = {c: model for c, model in models.items() if c not in generic or shapes.leads(c)}
     vendors = survey.vendor & models.keys()
     considered = {c: {number for number in range(len(shapes.names)) if shapes.covers(c, number)} for c in models}
     trial = _Trial(
@@ -312,6 +314,11 @@ class _Shapes:
         within = (self.regimes == regime) & self.serves[candidate]
         timed = within & (self.logs[self.kept.index(candidate)] >= 0)
         return bool(timed.any() and timed.sum() >= _COVERED * within.sum())
+
+    def leads(self, candidate: str) -> bool:
+        """Whether a candidate was the fastest somewhere."""
+        logs = self.logs[self.kept.index(candidate)]
+        return bool(((logs >= 0) & (logs <= self._best)).any())
 
     def cross_validated(self) -> dict[str, Integers]:
         """The expected time of each candidate on all drawn shapes, of models that know nothing of them."""

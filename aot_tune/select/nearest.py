@@ -60,7 +60,8 @@ def without_equals(facts: Mapping[str, Facts], problems: Iterable[str]) -> tuple
 class Nearest:
     """Measured problems, in the order of their forms, and the candidates of each one, the fastest first.
 
-    A problem tells something of a call if one of its candidates, beside the `generic` ones, serves the call.
+    A problem tells something of a call if one of its candidates, beside the `generic` ones, serves the call, and no
+    generic one is faster there. But a generic one may be the fastest of all.
     """
 
     problems: tuple[str, ...]
@@ -80,9 +81,13 @@ class Nearest:
         if not self.problems:
             return ()
         for row in np.argsort(self._distances(form), kind="stable").tolist():
-            if left[row] and any(serves(c) for c in self.candidates[row] if c not in self.generic):
+            if left[row] and self._tells(self.candidates[row], serves):
                 return self.candidates[row]
         return ()
+
+    def _tells(self, candidates: Sequence[str], serves: Callable[[str], bool]) -> bool:
+        others = candidates if candidates[0] not in self.generic else [c for c in candidates if c not in self.generic]
+        return next((c not in self.generic for c in others if serves(c)), False)
 
     @property
     def by_problem(self) -> Mapping[str, tuple[str, ...]]:

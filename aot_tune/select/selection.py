@@ -194,7 +194,7 @@ def select(
     by_name = {p: row for p, row in {**rows, **taught}.items() if _by_time(row, kept)}
     problems = without_equals(all_facts, (p for p in all_facts if p in by_name))
     modelled = {expectation.candidate for expectation in expected}
-    rest = [c for c in _with(beside, kept) if c not in modelled and c not in bound]
+    rest = [c for c in _with(beside, kept) if (c in generic or c not in modelled) and c not in bound]
     nearest = Nearest(
         problems=problems,
         forms=tuple(form_of(all_facts[p]) for p in problems),

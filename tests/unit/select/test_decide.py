@@ -216,6 +216,17 @@ def test_what_was_timed_elsewhere_comes_before_the_generic_variant() -> None:
     assert ranked(found, "", facts, lambda c: refused.get(c, ()))[:2] == ("large", "middle")
 
 
+def test_a_generic_variant_that_never_was_the_fastest_is_not_expected_to_be() -> None:
+    """Times of few others may be expected to be longer where they were not measured."""
+    for slower, modelled in ((10.0, False), (1.0, True)):
+        survey = survey_of(drawn(120, 1), ("small", "large", "middle"))
+        costs = {n: {**row, "middle": slower * min(row.values())} for n, row in survey.costs.items()}
+        found = decided(dataclasses.replace(survey, costs=costs), generic=frozenset({"middle"}))
+        assert ("middle" in {e.candidate for e in found.expected}) is modelled
+        facts = GEMM.facts(problem(M=5, N=64, K=64))
+        assert ranked(found, "", facts, lambda c: (M > 16,) if c != "middle" else ()) == ("middle",)
+
+
 def test_where_the_vendor_was_not_timed_it_does_not_decide() -> None:
     survey = surveyed(by_divisors, by_chance, "small", "large", "vendor")
     costs = {

@@ -69,6 +69,14 @@ def test_a_problem_tells_nothing_where_none_but_generic_variants_serve() -> None
     assert ranked(known, size(16), "x", "y") == ()
 
 
+def test_a_problem_tells_nothing_where_a_generic_variant_is_faster_than_what_serves() -> None:
+    """What was the fastest there is for another layout: on another problem, something may be for the call's."""
+    known = nearest(near=(size(16), ("x", "generic", "slow")), far=(size(2048), ("y", "generic", "slow")))
+    assert ranked(known, size(16)) == ("x", "generic", "slow")
+    assert ranked(known, size(16), "x") == ("y", "generic", "slow")
+    assert ranked(known, size(16), "x", "y") == ()
+
+
 def test_of_equal_forms_the_first_counts() -> None:
     aligned = size(16, alignment={"a": 4})
     assert ranked(nearest(first=(size(16), ("x",)), second=(aligned, ("y",))), size(16)) == ("x",)
