@@ -385,10 +385,10 @@ def _checked(
     for path, database in tree.items():
         if database.operator in declared:
             yield from ((str(path), finding) for finding in _sources(database, declared[database.operator], render))
-            yield from ((str(path), finding) for finding in _losses(database, declared[database.operator]))
+            yield from ((str(path), finding) for finding in _of_other_calls(database, declared[database.operator]))
 
 
-def _losses(database: OperatorDatabase, operator: Operator) -> Iterator[Finding]:
+def _of_other_calls(database: OperatorDatabase, operator: Operator) -> Iterator[Finding]:
     """Regimes of calls in which a library of this record would lose more than it may, by its own survey.
 
     And calls that its workload says nothing of.

@@ -35,6 +35,10 @@ void end_threads(int32_t before) noexcept;
 // Lasts for a call. Afterwards, the thread has its own number again.
 class CallThreads {
  public:
+  // With one thread, if that is wanted.
+  explicit CallThreads(bool one) noexcept {
+    if (__builtin_expect(one, 0)) before_ = begin_one();
+  }
   CallThreads() noexcept {
     const int32_t setting = thread_setting.load(std::memory_order_relaxed);
     if (__builtin_expect(setting != 0, 0)) before_ = begin_threads(setting);
@@ -42,22 +46,6 @@ class CallThreads {
   CallThreads(const CallThreads&) = delete;
   CallThreads& operator=(const CallThreads&) = delete;
   ~CallThreads() {
-    if (__builtin_expect(before_ != 0, 0)) end_threads(before_);
-  }
-
- private:
-  int32_t before_ = 0;
-};
-
-// For its duration, the calling thread's calls have one thread if that is wanted.
-class OneThread {
- public:
-  explicit OneThread(bool wanted) noexcept {
-    if (__builtin_expect(wanted, 0)) before_ = begin_one();
-  }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-  ~OneThread() {
     if (__builtin_expect(before_ != 0, 0)) end_threads(before_);
   }
 

@@ -65,7 +65,7 @@ struct CallOf {
   }
   // Bytes of workspace that a variant needs.
   int32_t need(int variant, size_t* size) const {
-    const OneThread one(is_alone(variant));
+    const CallThreads one(is_alone(variant));
     *size = 0;
     return pass_to(Op::kFunctions[variant].workspace, size);
   }

@@ -249,7 +249,7 @@ int32_t launch(const CallOf<Op>& c, const aot_tune_exec* exec, int variant, size
       return status;
   }
   void* stream = exec != nullptr ? exec->stream : nullptr;
-  const OneThread one(c.is_alone(variant));
+  const CallThreads one(c.is_alone(variant));
   const int32_t status = c.pass_to(functions.launch, workspace.memory, size, stream);
   return status == 0 || status == kUnavailable ? status : failed(c, variant, "launch", status);
 }
