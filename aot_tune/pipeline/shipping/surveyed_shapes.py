@@ -62,7 +62,7 @@ def told_gaps(evidence: Evidence, drawn: Mapping[Kind, Sequence[Problem]]) -> li
         if untried:
             lines.append(
                 f"{where}: the workload has no problem for {', '.join(untried)}, but calls such as "
-                f"'{next(iter(untried.values()))}' may come; other kernels serve them"
+                f"'{next(iter(untried.values()))}' may come; these kernels are not tried there"
             )
         bare = [p.id for p in shapes if not any(evidence.worth_a_try(e, p) for e in tuned)]
         if tuned and bare:
