@@ -348,12 +348,16 @@ class GpuStream:
         return Recorded(graph.replay, None, graph.reset)
 
     def callers(self) -> list[tuple[int | None, Callable[[], AbstractContextManager[Any]]]]:
-        """Threads have no stream of torch's until they enter one."""
+        """Threads have no stream of torch's until they enter one, and no context until the runtime makes it current.
+
+        What is called for users has one, see `switch_device` in runtime/cuda.
+        """
         other = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
         def guard(stream: Any) -> Callable[[], AbstractContextManager[Any]]:
             @contextlib.contextmanager
             def inside() -> Iterator[None]:
+                self._runtime.cudaSetDevice(0)  # torch leaves this out if the device is the thread's already
                 with torch.cuda.stream(stream):
                     yield
                     stream.synchronize()
