@@ -39,7 +39,7 @@ record() { # export what was measured, even if the link failed
   local report=$package/aot_tune/share/aot_tune/ops/report.json
   [ ! -e "$report" ] || gzip -c "$report" >"$out/report.json.gz"
   rm -rf "$work/record"
-  PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} python -m aot_tune record "$work/record" && tar -C "$work" -czf "$out/record.tar.gz" record
+  PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} python -m aot_tune records export "$work/record" && tar -C "$work" -czf "$out/record.tar.gz" record
 }
 
 gpu_tests() { # gpu_tests OPTION ...: options of pytest; with a copy of the cache, as some tests measure beside others

@@ -170,8 +170,8 @@ class Project:
         return self.runs(argv, env=self.environment(**given), status=status, timeout=300)
 
     def record(self, folder: str = "tuning", **given: str) -> Path:
-        """`aot-tune record` of what was built last: the folder, below the project's."""
-        self.ask("record", self.folder / folder, "--library", "tiny", **given)
+        """`aot-tune records export` of what was built last: the folder, below the project's."""
+        self.ask("records", "export", self.folder / folder, "--library", "tiny", **given)
         return self.folder / folder
 
     def ask(self, *arguments: object, status: int | None = 0, **given: str) -> str:

@@ -19,9 +19,9 @@ __all__ = [
 
 _SOURCE_OPTIONS = {
     "include-directory": ("DIR", "folder of headers, as INCLUDE_DIRECTORIES of aot_tune_add_library"),
-    "definition": ("NAME[=VALUE]", "macro, as COMPILE_DEFINITIONS"),
+    "compile-definition": ("NAME[=VALUE]", "macro, as COMPILE_DEFINITIONS"),
     "compile-option": ("OPTION", "option of the compiler, as COMPILE_OPTIONS; write --compile-option=-O2"),
-    "library": ("LIBRARY", "name or file, as LINK_LIBRARIES"),
+    "link-library": ("LIBRARY", "name or file, as LINK_LIBRARIES"),
 }
 
 
@@ -46,9 +46,9 @@ def source_options(given: argparse.Namespace) -> CompileSettings:
     """The values that were given."""
     return CompileSettings(
         include_directories=tuple(str(Path(folder).absolute()) for folder in given.include_directory),
-        definitions=tuple(given.definition),
+        definitions=tuple(given.compile_definition),
         options=tuple(given.compile_option),
-        libraries=tuple(given.library),
+        libraries=tuple(given.link_library),
     )
 
 

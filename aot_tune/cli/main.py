@@ -166,7 +166,6 @@ def command_line() -> argparse.ArgumentParser:
         compile_commands.add_try,
         workload_commands.add_workload,
         tune_command.add_tune,
-        tune_command.add_record,
         records_commands.add_records,
         options_command.add_options,
         doctor.add_doctor,

@@ -1,16 +1,18 @@
-"""`aot-tune records`: merge, compare, check, prune, upgrade and show files of records."""
+"""`aot-tune records`: export, merge, compare, check, prune, upgrade and show files of records."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from aot_tune.cli.compile_commands import add_repeated, add_source_options, add_template_roots, source_options
+from aot_tune.cli.tune_command import print_records
 from aot_tune.compile import generic_targets, target_by_name
 from aot_tune.database import OperatorDatabase, operator_digest, without
 from aot_tune.database.checks import (
@@ -81,10 +83,11 @@ def add_records(commands: Any) -> None:
     """Add the command and its subcommands to the parser."""
     records = commands.add_parser(
         "records",
-        help="merge, compare, check, prune, rewrite and show records",
-        description="Work on the files that `aot-tune record` writes and that a project commits.",
+        help="export, merge, compare, check, prune, rewrite and show records",
+        description="Work on the files of measurements that a project commits.",
     )
     subcommands = records.add_subparsers(dest="subcommand", metavar="SUBCOMMAND", required=True)
+    _add_export(subcommands)
     _add_merge(subcommands)
     _add_driver(subcommands)
     _add_diff(subcommands)
@@ -92,6 +95,19 @@ def add_records(commands: Any) -> None:
     _add_prune(subcommands)
     _add_upgrade(subcommands)
     _add_show(subcommands)
+
+
+def _add_export(subcommands: Any) -> None:
+    export = subcommands.add_parser(
+        "export",
+        help="write what the last build measured",
+        description="Write the measurements of the last build on this machine as text files to commit.",
+    )
+    export.add_argument("directory", type=Path, metavar="DIR", help="folder of records, such as tuning")
+    export.add_argument(
+        "--library", default="ops", help="the target of aot_tune_add_library; default: ops, the bundled operators"
+    )
+    export.set_defaults(run=_export)
 
 
 def _add_merge(subcommands: Any) -> None:
@@ -194,6 +210,16 @@ def _add_show(subcommands: Any) -> None:
 def _add_tree_options(parser: Any) -> None:
     add_template_roots(parser)
     add_source_options(parser)
+
+
+def _export(given: argparse.Namespace) -> int:
+    from aot_tune.pipeline.records.record_writer import export_records
+
+    exported = export_records(given.library, given.directory)
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(exported.time))
+    print(f"of the build of library {given.library!r} that recorded last, at {when}:", file=sys.stderr)
+    print_records(exported.files, exported.notes)
+    return 0
 
 
 def _merge(given: argparse.Namespace) -> int:

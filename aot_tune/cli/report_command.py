@@ -41,7 +41,12 @@ def add_report(commands: Any) -> None:
         help="Python module of the library, such as my_kernels.ops; its report.json is installed beside it; "
         "default: %(default)s",
     )
-    where.add_argument("--file", type=Path, help="a report.json, as a build leaves in build/aot_tune/<library>/")
+    where.add_argument(
+        "--build",
+        type=Path,
+        metavar="PATH",
+        help="folder of a library's build, such as build/aot_tune/my_kernels, or its report.json",
+    )
     report.add_argument("--failures", action="store_true", help="list all candidates that were dropped")
     report.add_argument(
         "--candidates",
@@ -62,11 +67,11 @@ def add_report(commands: Any) -> None:
 
 
 def _report(given: argparse.Namespace) -> int:
-    report = read_report(given.file or installed_report(given.module))
+    report = read_report(given.build or installed_report(given.module))
     reported = {part.operator for part in report.operators}
     for name in given.operators:
         if name not in reported:
-            bundled = given.file is None and given.module == BUNDLED_MODULE
+            bundled = given.build is None and given.module == BUNDLED_MODULE
             fix = f"{did_you_mean(name, reported)}{OWN_LIBRARY if bundled else ''}"
             raise BuildError(f"the report has no operator {name!r}", fix=fix)
     shown = tuple(r for r in report.operators if not given.operators or r.operator in given.operators)

@@ -1,4 +1,4 @@
-"""`aot-tune tune` and `aot-tune record`: records of a project's libraries, measured on the machine with the devices."""
+"""`aot-tune tune`: records of a project's libraries, measured on the machine with the devices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from aot_tune.support.interrupts import end_with_the_build
 from aot_tune.support.run_program import python_module
 from aot_tune.support.storage import scratch_folder
 
-__all__ = ["add_planned", "add_record", "add_tune"]
+__all__ = ["add_planned", "add_tune", "print_records"]
 
 _GRACE, _TO_END = 2.0, 20.0
 """Seconds that the measuring process has to end: first by itself, then after it was asked to."""
@@ -35,23 +35,23 @@ def add_tune(commands: Any) -> None:
         "tune",
         help="tune a project on this machine and write its records; installs nothing",
         description="Tune the libraries of a project on the devices of this machine and write the records, as "
-        "`aot-tune record` does after a build. Nothing is linked or installed. Each measurement is kept at once. An "
-        "interrupted run continues where it ended, and a later build measures nothing again.",
+        "`aot-tune records export` does after a build. Nothing is linked or installed. Each measurement is kept at "
+        "once. An interrupted run continues where it ended, and a later build measures nothing again.",
     )
     tune.add_argument(
         "directory", nargs="?", type=Path, default=Path(), metavar="DIR",
         help="folder of the project, whose CMakeLists.txt calls aot_tune_add_library; default: the current folder",
     )  # fmt: skip
+    tune.add_argument("operators", nargs="*", metavar="OPERATOR", help="only these operators")
     tune.add_argument(
-        "--out", type=Path, metavar="DIR",
+        "-o", "--output", type=Path, metavar="DIR",
         help="folder of the records; default: DATABASE of aot_tune_add_library, else `tuning` in the project",
     )  # fmt: skip
     for name, shown, text in (
         ("library", "NAME", "only these targets of aot_tune_add_library"),
-        ("operators", "NAME", "only these operators"),
-        ("targets", "TARGET", "as AOT_TUNE_TARGETS; each must have a device here"),
+        ("target", "TARGET", "as AOT_TUNE_TARGETS; each must have a device here"),
     ):
-        add_repeated(tune, f"--{name}", f"{shown}[;{shown}]", f"{text}; may be repeated")
+        add_repeated(tune, f"--{name}", shown, f"{text}; may be repeated")
     text = "as AOT_TUNE_WORKLOAD: in place of the declared problems, with `+` in front beside them; may be repeated"
     add_repeated(tune, "--workload", "FILE", text)
     tune.add_argument("--budget", default="", metavar="SECONDS", help="for all libraries; default: no limit")
@@ -76,7 +76,7 @@ def add_planned(commands: Any) -> None:
     """Add `tune-planned`, which people do not need and the help does not show."""
     planned = commands.add_parser("tune-planned", description="Tune and record a planned library; run by `tune`.")
     planned.add_argument("--directory", required=True, type=Path)
-    planned.add_argument("--out", required=True)
+    planned.add_argument("--output", required=True)
     planned.add_argument("--operator", action="append", default=[])
     planned.add_argument("--named", action="store_true")
     planned.add_argument("--seconds", type=float)
@@ -87,10 +87,9 @@ def _tune(given: argparse.Namespace) -> int:
     began = time.monotonic()
     source = source_folder(given.directory)
     project = given.directory if given.directory.is_dir() else given.directory.parent
-    targets = _names(given.targets)
     options = {
         "AOT_TUNE_MODE": "tune" if given.again else "auto",
-        "AOT_TUNE_TARGETS": ";".join(targets),
+        "AOT_TUNE_TARGETS": ";".join(given.target),
         "AOT_TUNE_WORKLOAD": ";".join(map(_absolute, given.workload)),
         "AOT_TUNE_BUDGET": given.budget,
         "AOT_TUNE_EFFORT": given.effort,
@@ -103,32 +102,24 @@ def _tune(given: argparse.Namespace) -> int:
     with end_with_the_build(), scratch_folder() as build:
         print(f"aot_tune: configuring {source}", flush=True)
         plans = configure_project(source, project, Path(build), options, given.define)
-        libraries = _chosen(
-            [(plan, *read_plan(plan)) for plan in plans], _names(given.library), _names(given.operators)
-        )
+        libraries = _chosen([(plan, *read_plan(plan)) for plan in plans], given.library, given.operators)
         for i, (directory, plan, paths) in enumerate(libraries):
-            out = given.out or (Path(paths.database) if paths.database else project / "tuning")
-            arguments = ["--directory", str(directory), "--out", str(out.absolute())]
-            arguments += [f"--operator={name}" for name in _names(given.operators) if name in plan.operators]
-            arguments += ["--named"] if targets else []
+            out = given.output or (Path(paths.database) if paths.database else project / "tuning")
+            arguments = ["--directory", str(directory), "--output", str(out.absolute())]
+            arguments += [f"--operator={name}" for name in given.operators if name in plan.operators]
+            arguments += ["--named"] if given.target else []
             if given.budget and plan.options.budget is not None:
                 left = max(plan.options.budget - (time.monotonic() - began), 1.0)
                 arguments.append(f"--seconds={left / (len(libraries) - i):.1f}")
             status = run_planned(arguments, paths)
             if status != 0:
                 return status
-            if not given.out and not paths.database:
+            if not given.output and not paths.database:
                 print(
                     f"NOTE for builds to use the records, write DATABASE tuning in aot_tune_add_library({plan.name})",
                     file=sys.stderr,
                 )
     return 0
-
-
-def _names(given: Sequence[str]) -> list[str]:
-    """The items of lists that are separated by semicolons or commas. No name contains either."""
-    parts = (part.strip() for text in given for part in text.replace(",", ";").split(";"))
-    return list(dict.fromkeys(part for part in parts if part))
 
 
 def _absolute(path: str) -> str:
@@ -182,39 +173,15 @@ def _tune_planned(given: argparse.Namespace) -> int:
     with end_with_the_build():  # first, because the imports below are slow
         from aot_tune.pipeline.tune_library import TuneOrder, tune_records
 
-        order = TuneOrder(out=given.out, operators=tuple(given.operator), named=given.named, seconds=given.seconds)
+        order = TuneOrder(out=given.output, operators=tuple(given.operator), named=given.named, seconds=given.seconds)
         recorded = tune_records(given.directory, order)
-    _print_records(recorded.files, recorded.notes)
+    print_records(recorded.files, recorded.notes)
     if recorded.error is not None:
         raise recorded.error
     return 0
 
 
-def add_record(commands: Any) -> None:
-    """Add the command to the parser."""
-    record = commands.add_parser(
-        "record",
-        help="export measurements as a database",
-        description="Write the measurements of the last build on this machine as text files to commit.",
-    )
-    record.add_argument("directory", type=Path, metavar="DIR", help="folder of the database, such as tuning/")
-    record.add_argument(
-        "--library", default="ops", help="the target of aot_tune_add_library; default: ops, the bundled operators"
-    )
-    record.set_defaults(run=_record)
-
-
-def _record(given: argparse.Namespace) -> int:
-    from aot_tune.pipeline.records.record_writer import export_records
-
-    exported = export_records(given.library, given.directory)
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(exported.time))
-    print(f"of the build of library {given.library!r} that recorded last, at {when}:", file=sys.stderr)
-    _print_records(exported.files, exported.notes)
-    return 0
-
-
-def _print_records(files: Mapping[Path, OperatorDatabase], notes: Iterable[str]) -> None:
+def print_records(files: Mapping[Path, OperatorDatabase], notes: Iterable[str]) -> None:
     """Print the paths of records to standard output, and their contents in short to standard error."""
     for path, database in files.items():
         print(path, flush=True)

@@ -96,11 +96,10 @@ def _add_coverage(subcommands: Any) -> None:
     _add_files(coverage, "traces and workload files")
     where = coverage.add_mutually_exclusive_group()
     where.add_argument(
-        "--library",
+        "--build",
         type=Path,
         metavar="PATH",
-        help="the library, or the folder with the manifest.json and report.json of its build, such as "
-        "build/aot_tune/my_kernels",
+        help="folder of a library's build, such as build/aot_tune/my_kernels, or its library",
     )
     where.add_argument(
         "--module",
@@ -281,7 +280,7 @@ def _coverage(given: argparse.Namespace) -> int:
     mistakes = Mistakes()
     lines = _read(given.files, mistakes)
     mistakes.tell()
-    library = read_library(find_library(given.library, given.module))
+    library = read_library(find_library(given.build, given.module))
     if given.target is not None and given.target not in library.targets:
         raise OptionError(
             f"library {library.name!r} has no target {given.target!r}", fix=did_you_mean(given.target, library.targets)

@@ -105,7 +105,7 @@ def load_tree(path: Path, *, older: bool = False, stores: bool = False) -> Recor
         files, stores = _files(path), False
         if not files:
             raise DatabaseError(
-                f"{path} holds no records", fix="name a folder that `aot-tune record` wrote, such as tuning"
+                f"{path} holds no records", fix="name a folder that `aot-tune records export` wrote, such as tuning"
             )
     elif path.exists():
         files = [path]

@@ -300,7 +300,7 @@ def _check_counts(content: _Content, name: str) -> None:
         raise DatabaseError(
             f"{name}:{content.length}: it holds {_counts(counts)}, but its end says {_counts(content.end)}",
             why="lines were lost, or two versions were merged by hand",
-            fix="restore one version of the file, and record it again with `aot-tune record`",
+            fix="restore one version of the file, and record it again with `aot-tune records export`",
         )
 
 
@@ -333,7 +333,7 @@ def _altered(where: str, what: str, lines: str) -> DatabaseError:
         f"{where}: {what}",
         why=f"{lines} was changed by hand, lost, or merged by git as text",
         fix="restore the file, for example by `git checkout -- FILE`; after a merge, merge both versions by "
-        "`aot-tune records merge`; `aot-tune record` writes new measurements",
+        "`aot-tune records merge`; `aot-tune records export` writes new measurements",
     )
 
 

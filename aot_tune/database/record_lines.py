@@ -247,7 +247,7 @@ def schema_of(row: bytes, name: str, oldest: int, form: str = FORMAT, newest: in
         raise _unreadable(row, f"{name}:1", f"this is not a database: {error}") from error
     if first.format == form and oldest <= first.schema <= newest:
         return first.schema
-    fix = "remove it and record again with `aot-tune record`, or use the version that wrote it"
+    fix = "remove it and record again with `aot-tune records export`, or use the version that wrote it"
     if first.format == form == FORMAT and OLDEST_KNOWN <= first.schema < oldest:
         fix = "rewrite it with `aot-tune records upgrade`"
     if first.format == form and first.schema > newest:
@@ -267,7 +267,7 @@ def _unreadable(row: bytes, where: str, why: str) -> DatabaseError:
             "take one of the two whole, as by `git checkout --ours FILE`",
         )
     return DatabaseError(
-        f"{where}: {why}", fix="restore the file, or remove it and record again with `aot-tune record`"
+        f"{where}: {why}", fix="restore the file, or remove it and record again with `aot-tune records export`"
     )
 
 

@@ -97,8 +97,7 @@ def shown_again(plan: Plan, directory: Path) -> str:
         return "`aot-tune report` shows this again"
     if plan.module and directory.is_relative_to(tempfile.gettempdir()):  # pip removes its build folder
         return f"`aot-tune report --module PACKAGE.{plan.module}` shows this again once PACKAGE is installed"
-    report = shlex.quote(str(directory / "report.json"))
-    return f"`aot-tune report --file {report}` shows this again while that file is there"
+    return f"`aot-tune report --build {shlex.quote(str(directory))}` shows this again while that folder is there"
 
 
 def build_with(session: Session, plan: Plan, directory: Path) -> Report:
@@ -198,7 +197,7 @@ def replay_all(session: Session) -> dict[str, list[Evidence]]:
             raise BuildError(
                 "AOT_TUNE_MODE=replay, but the database is empty",
                 why="replay measures nothing: it needs the records of a build on the device",
-                fix=f"run `aot-tune record --library {session.plan.name} tuning` after a build on the device and "
+                fix=f"run `aot-tune records export --library {session.plan.name} tuning` after a build on the device, "
                 "commit the folder, or use another mode",
             )
         session.progress.line("NOTE there are no records: the library has only generic variants")

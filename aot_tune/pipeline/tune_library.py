@@ -129,7 +129,7 @@ def _narrowed(plan: Plan, order: TuneOrder, machines: Machines) -> tuple[Plan, l
             f"no device for {', '.join(away)} {_where(plan)}",
             why=f"tuning needs measurements, and here {'is' if len(devices) == 1 else 'are'} "
             f"{'; '.join(d.name for d in devices)}, for {', '.join(sorted(native))}",
-            fix="run the command on a machine with such a device, or name other targets with --targets; "
+            fix="run the command on a machine with such a device, or name other targets with --target; "
             "`aot-tune doctor` tells what is here",
         )
     kept = tuple(name for name, runs in targets.items() if runs)

@@ -297,7 +297,7 @@ def _databases(folder: str) -> list[OperatorDatabase]:
         raise BuildError(
             f"database {folder!r} is not a folder",
             why="DATABASE names the folder of recorded measurements",
-            fix="leave DATABASE out, write the folder with `aot-tune tune` or `aot-tune record`, then name it",
+            fix="leave DATABASE out, write the folder with `aot-tune tune` or `aot-tune records export`, then name it",
         )
     return load_databases(Path(folder))
 

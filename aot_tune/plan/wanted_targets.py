@@ -115,7 +115,7 @@ def _targets_for(
         raise BuildError(
             "AOT_TUNE_MODE=replay, but the database is empty",
             why="replay measures nothing: it needs the records of a build on the device",
-            fix="after a build on the device run `aot-tune record --library NAME tuning`, commit the folder and "
+            fix="run `aot-tune records export --library NAME tuning` after a build on the device, commit it and "
             "name it as DATABASE of aot_tune_add_library; or use another mode",
         )
     if options.targets == ("native",) and options.replays:

@@ -331,12 +331,13 @@ class _Version(msgspec.Struct):
 
 
 def read_report(path: Path) -> Report:
-    """Read a report.
+    """Read a report: a report.json, or that in a folder.
 
     Raises:
         BuildError: when the file is missing, is not a report, or is a report of another version.
     """
     try:
+        path = path / "report.json" if path.is_dir() else path
         text = path.read_bytes()
     except OSError as error:
         raise BuildError(f"{path} cannot be read", why=str(error), fix="name the report.json of a build") from error

@@ -107,13 +107,13 @@ def installed_report(module: str = BUNDLED_MODULE) -> Path:
         raise BuildError(
             f"there is no report beside {module}",
             why=f"looked for {path}",
-            fix="install the report.json of its build beside the module, or name it with --file",
+            fix="install the report.json of its build beside the module, or name it with --build",
         )
     return path
 
 
 def _no_module(module: str, why: str) -> BuildError:
-    return BuildError(f"module {module} is not installed here", why=why, fix="install it, or name a report with --file")
+    return BuildError(f"module {module} is not installed here", why=why, fix="install it, or name a build with --build")
 
 
 def _libraries_in(package: Iterable[str]) -> list[str]:

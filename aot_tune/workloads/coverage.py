@@ -25,7 +25,7 @@ __all__ = ["BuiltLibrary", "coverage_on", "coverage_table", "find_library", "of_
 _FILES = ("manifest.json", "report.json")
 _INSTALLED = Path("share/aot_tune/ops")
 
-_FIX = "name the build that was traced with --library, or"
+_FIX = "name the build that was traced with --build, or"
 
 _HEAD = ("operator", "problems", "measured", "calls", "covered", "time", "covered")
 
@@ -74,7 +74,7 @@ def find_library(path: Path | None, module: str) -> Path:
     raise BuildError(
         f"there is no {' and '.join(_FILES)} at {path or places[0]}",
         why="these files say what was measured for a library. Its build leaves them beside it",
-        fix="name the folder where its build left them, such as build/aot_tune/my_kernels, with --library",
+        fix="name the folder where its build left them, such as build/aot_tune/my_kernels, with --build",
     )
 
 

@@ -127,7 +127,7 @@ def test_row_92_a_build_whose_cache_is_on_an_odd_disk(tuned: Project, tmp_path: 
     odd = {"LD_PRELOAD": str(build(tmp_path, "odd_disk.so")), "ODD_DISK": tuned.env["AOT_TUNE_CACHE_DIR"]}
     said = tuned.build(**odd, ODD_CALLS="chmod=1")
     assert said.count(f"cache disabled: {tuned.folder / 'cache'}: Operation not permitted") == 1
-    assert "NOTE `aot-tune record` will not find this build" in said
+    assert "NOTE `aot-tune records export` will not find this build" in said
     assert tuned.compiler.candidates() == 2
 
 

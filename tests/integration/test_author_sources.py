@@ -135,7 +135,7 @@ def test_what_may_not_be_given_is_told_before_anything_is_compiled(folder: Path,
         ("--compile-option=--coverage", "this option changes what it makes"),
         ("--compile-option=$<IF:1,-O2,-O3>", "the only generator expression that is understood"),
         ("--include-directory=/nowhere/at/all", "which is not a folder"),
-        ("--library=no_such_library", "LINK_LIBRARIES: library 'no_such_library' is not found"),
+        ("--link-library=no_such_library", "LINK_LIBRARIES: library 'no_such_library' is not found"),
     ):
         told = forks([*command, argument], env=env(folder), status=1)
         assert said in told

@@ -135,7 +135,7 @@ def test_a_trace_of_several_processes_is_read_by_all_that_take_workloads(faced: 
     templates = ["--templates", str(faced.templates)]
     library = next(built.rglob("manifest.json")).parent
     assert re.search(r"(?s)twice: .*4096", faced.ask("workload", "show", *templates, file))
-    said = faced.ask("workload", "coverage", *templates, "--library", library, file)
+    said = faced.ask("workload", "coverage", *templates, "--build", library, file)
     assert "another build" not in said
     assert "library tiny, build " in said
     faced.configure(build="traced", AOT_TUNE_WORKLOAD=str(file), AOT_TUNE_MODE="generic")

@@ -70,7 +70,7 @@ def records(project: Project) -> dict[str, OperatorDatabase]:
     """What the last build measured, by the device's name."""
     folder = project.folder / "exported"
     shutil.rmtree(folder, ignore_errors=True)
-    run(project.command("record", "--library", "tiny", folder), env=project.environment())
+    run(project.command("records", "export", "--library", "tiny", folder), env=project.environment())
     return {d.device.name: d for d in load_databases(folder)}
 
 

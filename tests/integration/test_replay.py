@@ -18,10 +18,10 @@ OPERATORS = ["batched_gemm", "flash_attention", "gemm", "layer_norm", "rms_norm"
 
 @pytest.fixture(scope="module")
 def tuning(built: Built, venv: Venv, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The database that `aot-tune record` wrote after the session's build."""
+    """The database that `aot-tune records export` wrote after the session's build."""
     del built
     folder = tmp_path_factory.mktemp("record") / "tuning"
-    said = venv.run("aot-tune", "record", folder, AOT_TUNE_CACHE_DIR=str(cache))
+    said = venv.run("aot-tune", "records", "export", folder, AOT_TUNE_CACHE_DIR=str(cache))
     files = {str(p) for p in folder.rglob("*.jsonl")}
     assert {line for line in said.splitlines() if line.startswith("/")} == files
     (when,) = (line for line in said.splitlines() if line.startswith("of the build"))
@@ -45,12 +45,12 @@ def test_the_database_is_sorted_text_by_device_and_operator(tuning: Path, venv: 
         assert data.decode().endswith("\n")
         for line in data.decode().splitlines():
             json.loads(line)
-    venv.run("aot-tune", "record", tuning, AOT_TUNE_CACHE_DIR=str(cache))
+    venv.run("aot-tune", "records", "export", tuning, AOT_TUNE_CACHE_DIR=str(cache))
     assert {p.name: p.read_bytes() for p in device.iterdir()} == before
 
 
 def test_recording_nothing_is_an_error(venv: Venv, tmp_path: Path) -> None:
-    said = venv.run("aot-tune", "record", tmp_path / "t", AOT_TUNE_CACHE_DIR=str(tmp_path / "c"), status=1)
+    said = venv.run("aot-tune", "records", "export", tmp_path / "t", AOT_TUNE_CACHE_DIR=str(tmp_path / "c"), status=1)
     assert "has recorded anything" in said
     assert "fix:" in said
     assert not (tmp_path / "t").exists()

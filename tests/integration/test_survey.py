@@ -76,7 +76,7 @@ def test_the_report_tells_what_dispatch_gives_up_on_other_shapes(project: Projec
     picks = [shown["variants"][p] for row in shown["picks"] for p in row]
     assert picks[0] != picks[-1], "what is best for small calls is not best for large ones"
     assert one["seconds"]["bench"] > 0
-    said = project.ask("report", "--file", project.folder / "build" / "report.json")
+    said = project.ask("report", "--build", project.folder / "build" / "report.json")
     assert f"on '{survey['where']}'" in said
 
 

@@ -34,7 +34,7 @@ def test_records_are_made_without_a_build_which_then_measures_nothing(tmp_path: 
     out = tmp_path / "records"
     shadow_modules(tmp_path / "shadow")
     script = [sys.executable, "-B", ROOT / "aot_tune" / "support" / "start.py", "aot_tune.cli.main"]  # as `aot-tune` is
-    tune = [*script, "tune", made.folder, "--out", out, "--targets", "cpu"]
+    tune = [*script, "tune", made.folder, "-o", out, "--target", "cpu"]
     said = run(tune, env=made.environment(), cwd=tmp_path / "shadow")
     new, known = measured(said)
     assert new + known == 14
@@ -45,5 +45,5 @@ def test_records_are_made_without_a_build_which_then_measures_nothing(tmp_path: 
 
     made.configure()
     assert measured(made.build()) == (0, 14)
-    made.ask("record", tmp_path / "exported", "--library", "tiny")
+    made.ask("records", "export", tmp_path / "exported", "--library", "tiny")
     assert (tmp_path / "exported" / record.relative_to(out)).read_bytes() == record.read_bytes()

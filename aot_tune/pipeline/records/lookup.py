@@ -304,7 +304,7 @@ def miss(
     lacking = f"{len(missing)} problem{'s are' if len(missing) != 1 else ' is'} not in the database"
     listed = "\n       ".join(p.id for p in missing[:20])
     fix = (
-        f"tune on the device, run `aot-tune record --library {session.plan.name} tuning`, commit the result; "
+        f"tune on the device, run `aot-tune records export --library {session.plan.name} tuning`, commit the result; "
         f"{_others_fix(session, operator, target)}"
     )
     if not stale:

@@ -97,7 +97,7 @@ def _roots(session: Session) -> str:
 
 
 def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> None:
-    """Keep what this build measured, or took from committed records, for `aot-tune record`.
+    """Keep what this build measured, or took from committed records, for `aot-tune records export`.
 
     The folder holds only this build's results: nothing of earlier builds stays. A line says so if it cannot be written.
     """
@@ -118,7 +118,9 @@ def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
         folder.parent.mkdir(mode=0o700, exist_ok=True)
         put_folder(fresh, folder, temporaries)
     except (OSError, DatabaseError) as error:
-        session.progress.line(f"NOTE `aot-tune record` will not find this build: {folder} cannot be written: {error}")
+        session.progress.line(
+            f"NOTE `aot-tune records export` will not find this build: {folder} cannot be written: {error}"
+        )
 
 
 def databases_of(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> Iterator[OperatorDatabase]:
@@ -372,5 +374,5 @@ def check_record_folder(folder: Path, devices: Sequence[Device], operators: Coll
             raise DatabaseError(
                 f"records cannot be written to {str(folder)!r}",
                 why=f"{str(existing)!r} is not writable" if existing.is_dir() else f"{str(existing)!r} is not a folder",
-                fix="name another folder with --out, and copy the records to the project afterwards",
+                fix="name another folder, and copy the records to the project afterwards",
             )

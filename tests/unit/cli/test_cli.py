@@ -102,13 +102,13 @@ def test_report_knows_the_operators(tmp_path: Path, capsys: pytest.CaptureFixtur
     report = Report(library="ops", mode="auto", targets=(), devices=(), toolchains={}, policy="", operators=(one,))
     path = tmp_path / "report.json"
     path.write_bytes(msgspec.json.encode(report))
-    assert main(["report", "gem", "--file", str(path)]) == 1
+    assert main(["report", "gem", "--build", str(path)]) == 1
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == "aot-tune: the report has no operator 'gem'\n  fix: did you mean 'gemm'?\n"
-    assert main(["report", "gemm", "--file", str(path)]) == 0
+    assert main(["report", "gemm", "--build", str(path)]) == 0
     assert "gemm on cpu-x86-64-v3" in capsys.readouterr().out
-    assert main(["report", "--json", "--file", str(path)]) == 0
+    assert main(["report", "--json", "--build", str(path)]) == 0
     assert msgspec.json.decode(capsys.readouterr().out, type=Report) == report
 
 

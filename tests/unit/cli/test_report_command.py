@@ -40,7 +40,7 @@ def on_terminal(path: Path, columns: int, *arguments: str, **env: str) -> str:
         for k, v in os.environ.items()
         if k not in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE")
     }
-    argv = [sys.executable, "-m", "aot_tune.cli.main", "report", "--file", str(path), *arguments]
+    argv = [sys.executable, "-m", "aot_tune.cli.main", "report", "--build", str(path), *arguments]
     environment = {**kept, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", **env}
     with subprocess.Popen(argv, stdin=inner, stdout=inner, env=environment) as process:
         os.close(inner)
@@ -76,7 +76,7 @@ def test_it_fits_the_terminal(path: Path, columns: int) -> None:
 
 
 def test_wide_is_what_a_pipe_gets(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "--file", str(path)]) == 0
+    assert main(["report", "--build", str(path)]) == 0
     piped = capsys.readouterr().out
     assert piped == format_report(REPORT)
     assert on_terminal(path, 80, "--wide") == piped
@@ -86,14 +86,14 @@ def test_a_page_is_written_whole_or_not_at_all(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["report", "--file", str(path), "--html"]) == 0
+    assert main(["report", "--build", str(path), "--html"]) == 0
     assert "ops-report.html" in capsys.readouterr().out
     assert Path("ops-report.html").read_text(encoding="utf-8") == html_page(REPORT)
-    assert main(["report", "product", "--file", str(path), "--html", "one.html"]) == 0
+    assert main(["report", "product", "--build", str(path), "--html", "one.html"]) == 0
     one = msgspec.structs.replace(REPORT, operators=(PRODUCT,))
     assert Path("one.html").read_text(encoding="utf-8") == html_page(one)
     capsys.readouterr()
-    assert main(["report", "--file", str(path), "--html", "-"]) == 0
+    assert main(["report", "--build", str(path), "--html", "-"]) == 0
     assert capsys.readouterr().out == html_page(REPORT) + "\n"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["one.html", "ops-report.html", "report.json"]
 
@@ -101,10 +101,10 @@ def test_a_page_is_written_whole_or_not_at_all(
 def test_a_page_that_cannot_be_written(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "folder.html").mkdir()
     for name in ("absent/page.html", "report.json/page.html", "folder.html"):
-        assert main(["report", "--file", str(path), "--html", str(tmp_path / name)]) == 1
+        assert main(["report", "--build", str(path), "--html", str(tmp_path / name)]) == 1
         said = capsys.readouterr().err
         assert f"{tmp_path / name} cannot be written\n  why: " in said
         assert "fix: name a file in a folder that exists and that you may write to" in said
-    assert main(["report", "--file", str(path), "--html", "product"]) == 1
+    assert main(["report", "--build", str(path), "--html", "product"]) == 1
     assert "fix: write operators before --html" in capsys.readouterr().err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["folder.html", "report.json"]

@@ -81,7 +81,7 @@ def test_all_mistakes_of_all_files_are_told(files: list[str], tmp_path: Path, ca
         (["from-model", "f", "--tokens", "1,,2"], "argument --tokens: '' is not a positive number"),
         (["from-model", "f", "--tokens", "1", "--context", "-1"], "argument --context: '-1' is not a positive number"),
         (["from-model", "f", "--tokens", "1", "--dtype", "f64"], "argument --dtype: invalid choice: 'f64'"),
-        (["coverage", "f", "--library", "a", "--module", "b"], "not allowed with argument --library"),
+        (["coverage", "f", "--build", "a", "--module", "b"], "not allowed with argument --build"),
         ([], "the following arguments are required: SUBCOMMAND"),
     ],
 )
@@ -118,7 +118,7 @@ def test_coverage(files: list[str], tmp_path: Path, capsys: Told) -> None:
     report = Report(library="ops", mode="auto", targets=(), devices=(), toolchains={}, policy="", operators=())
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     (tmp_path / "report.json").write_bytes(msgspec.json.encode(report))
-    command = ["workload", "coverage", *files, "--library", str(tmp_path)]
+    command = ["workload", "coverage", *files, "--build", str(tmp_path)]
     assert main(command) == 0
     said = capsys.readouterr()
     assert said.out.startswith("library ops, build ")

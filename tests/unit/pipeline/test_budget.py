@@ -45,7 +45,7 @@ def test_a_budget_is_used_and_kept_where_there_is_work(tmp_path: Path) -> None:
     done, link = map(int, re.findall(r"done in (\d+) s, about (\d+) s more to link", said)[0])
     assert 0.9 * 60 <= done + link <= 1.05 * 60, said
     project.add("thrice")
-    said = project.ask("tune", project.folder, "--out", project.folder / "tuning", "--budget", 40)
+    said = project.ask("tune", project.folder, "--output", project.folder / "tuning", "--budget", 40)
     (budget,), (done,) = re.findall(r"budget ([\d.]+) s, effort", said), re.findall(r"done in (\d+) s", said)
     assert float(budget) <= 40, said  # configuring took the rest
     assert 0.9 * float(budget) <= int(done) <= 1.05 * float(budget), said

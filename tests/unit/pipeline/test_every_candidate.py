@@ -82,7 +82,9 @@ def test_sources_are_compiled_with_what_cmake_would_say(
     status, said = compiled(capsys, templates, *target)
     assert status == 1
     assert "theirs.h: No such file or directory" in said[2]
-    status, said = compiled(capsys, templates, *target, "--include-directory", "include", "--definition", "WIDTH=4")
+    status, said = compiled(
+        capsys, templates, *target, "--include-directory", "include", "--compile-definition", "WIDTH=4"
+    )
     assert (status, said[1]) == (0, "twice/some for cpu-x86-64-v3: 1 candidate, 1 fit")
     assert compiled(capsys, templates, *target, "--include-directory", "include", "--compile-option=-DWIDTH=4")[0] == 1
 

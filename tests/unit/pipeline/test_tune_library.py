@@ -24,7 +24,7 @@ def test_a_named_target_without_a_device_is_refused(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, AOT_TUNE_TARGETS="cpu-x86-64-v2;hip-gfx942")
     with pytest.raises(BuildError, match="no device for hip-gfx942") as caught:
         tune_records(plan, TuneOrder(out=str(tmp_path / "out"), named=True))
-    assert "--targets" in caught.value.fix
+    assert "--target" in caught.value.fix
     plan = plan_of(tmp_path, AOT_TUNE_TARGETS="hip-gfx942")
     with pytest.raises(BuildError, match="no device for hip-gfx942"):  # whoever named it
         tune_records(plan, TuneOrder(out=str(tmp_path / "out")))
@@ -44,7 +44,7 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--operators", "twise"], "no operator 'twise'\n  fix: did you mean 'twice'?"),
+        ([".", "twise"], "no operator 'twise'\n  fix: did you mean 'twice'?"),
         (["--library", "on"], "no library 'on'\n  fix: did you mean 'one'?"),
     ],
 )
@@ -59,12 +59,12 @@ def test_unknown_names_are_refused(
 def test_libraries_are_tuned_one_by_one_into_the_folder_of_the_project(
     two: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["tune", "--operators", "twice"]) == 0
-    assert [a[a.index("--out") + 1] for a in two] == [str(tmp_path / "tuning")] * 2
+    assert main(["tune", ".", "twice"]) == 0
+    assert [a[a.index("--output") + 1] for a in two] == [str(tmp_path / "tuning")] * 2
     assert all("--operator=twice" in a and "--named" not in a for a in two)
     assert "DATABASE tuning in aot_tune_add_library(two)" in capsys.readouterr().err
     two.clear()
-    assert main(["tune", "--library", "one", "--targets", "cpu", "--out", "there", "--budget", "100"]) == 0
+    assert main(["tune", "--library", "one", "--target", "cpu", "-o", "there", "--budget", "100"]) == 0
     ((*_, named, seconds),) = two
     assert named == "--named"
     assert 90 < float(seconds.removeprefix("--seconds=")) <= 100

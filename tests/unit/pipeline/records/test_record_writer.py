@@ -149,7 +149,7 @@ def test_what_a_build_left_undone_is_told_with_its_record(
     folder = build(cache, monkeypatch, database(), note="the budget ended before 2 of 3 problems were measured")
     assert folder is not None
     os.utime(folder, (1e9, 1e9))
-    assert main(["record", str(tmp_path / "out")]) == 0
+    assert main(["records", "export", str(tmp_path / "out")]) == 0
     said = capsys.readouterr()
     assert said.out == f"{tmp_path}/out/cpu-2t/gemm.jsonl\n"
     assert said.err == (
@@ -158,5 +158,5 @@ def test_what_a_build_left_undone_is_told_with_its_record(
         "NOTE gemm on cpu-x86-64-v3: the budget ended before 2 of 3 problems were measured\n"
     )
     build(cache, monkeypatch, database())
-    assert main(["record", str(tmp_path / "out")]) == 0
+    assert main(["records", "export", str(tmp_path / "out")]) == 0
     assert "NOTE" not in capsys.readouterr().err
