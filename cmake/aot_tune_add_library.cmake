@@ -51,7 +51,7 @@ list(TRANSFORM _AOT_TUNE_OPTIONS REPLACE ":.*$" "")
 list(TRANSFORM _AOT_TUNE_OPTIONS STRIP)
 list(TRANSFORM _AOT_TUNE_OPTIONS TOUPPER)
 foreach(_option IN LISTS _AOT_TUNE_OPTIONS)
-  set(AOT_TUNE_${_option} "" CACHE STRING "See `aot-tune options`; empty takes the environment variable or the default")
+  set(AOT_TUNE_${_option} "" CACHE STRING "See `aot-tune doctor --options`; empty takes the environment variable or the default")
 endforeach()
 unset(_option)
 # The function is known in every folder of a project. Variables are only known below the first includer.

@@ -1,4 +1,4 @@
-"""`aot-tune doctor`: what a build would find on this machine, and what would stop it."""
+"""`aot-tune doctor`: what a build would find on this machine, what would stop it, and what its options mean."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,16 +19,26 @@ from aot_tune.cli.explain_command import json_text
 from aot_tune.compile import Toolchain, families_of, native_targets, parallel_compiles, toolchain_for, toolchains
 from aot_tune.compile.toolkit import find_cutlass
 from aot_tune.compile.visible_gpus import CudaDevice, DeviceQuery, check_ready, installed_torch, visible_devices
+from aot_tune.link.run_time_variables import RUN_TIME_VARIABLES
 from aot_tune.plan.options import OPTIONS, misspelt
 from aot_tune.plan.preflight import devices
 from aot_tune.spec.load_operators import bundled_templates, load_operators
 from aot_tune.support.cache_tiers import open_tiers
-from aot_tune.support.errors import AotTuneError, CacheError
+from aot_tune.support.errors import AotTuneError, CacheError, OptionError, did_you_mean
 from aot_tune.support.kernel_features import features
 from aot_tune.support.limits import memory_text, usable_cores
 from aot_tune.support.storage import CacheLocation, cache_location, check_folder
 
-__all__ = ["Examination", "cache_lines", "examination_lines", "examine", "examine_cache"]
+__all__ = [
+    "Examination",
+    "OptionsFound",
+    "cache_lines",
+    "examination_lines",
+    "examine",
+    "examine_cache",
+    "find_options",
+    "option_lines",
+]
 
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
@@ -36,6 +47,8 @@ _VERSION = re.compile(r"^#define CUTLASS_(MAJOR|MINOR|PATCH) (\d+)", re.MULTILIN
 
 _HEEDED = ("AOT_TUNE_CACHE", "AOT_TUNE_CACHE_DIR", "AOT_TUNE_CACHE_TIERS", "AOT_TUNE_JOBS")
 """Options that the lines on cache and compiles already describe."""
+_LEAST = 40
+_LINK = re.compile(r"\[[^\]]*\]\((?:\.\./)?([^)#]*)[^)]*\)")
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,10 +134,35 @@ class Examination(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = 1
 
 
+class OptionFound(msgspec.Struct, frozen=True, kw_only=True):
+    """An option of a build, or a variable that a library reads, which has no default. `value` is the environment's."""
+
+    name: str
+    meaning: str
+    default: str | None = None
+    value: str = ""
+
+
+class OptionsFound(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a build, and variables that a library reads."""
+
+    options: tuple[OptionFound, ...]
+    schema: int = 1
+
+
 def add_doctor(commands: Any) -> None:
     """Add the command to the parser."""
     doctor = commands.add_parser(
-        "doctor", help="what this machine offers", description="Show what a build without options would find here."
+        "doctor",
+        help="what this machine offers, and what options mean",
+        description="Show what a build without options would find here.",
+    )
+    doctor.add_argument(
+        "--options",
+        nargs="*",
+        metavar="NAME",
+        help="instead, say what these options mean, such as BUDGET, and what is set here; default: all, with the "
+        "variables that a library reads",
     )
     doctor.add_argument(
         "--verbose", action="store_true", help="also print the full identity of compilers and devices, as in records"
@@ -134,9 +172,58 @@ def add_doctor(commands: Any) -> None:
 
 
 def _doctor(given: argparse.Namespace) -> int:
+    if given.options is not None:
+        options = find_options(given.options, os.environ)
+        print(
+            json_text(options) if given.json else "\n".join(option_lines(options, shutil.get_terminal_size().columns))
+        )
+        return 0
     examination = examine()
     print(json_text(examination) if given.json else "\n".join(examination_lines(examination, verbose=given.verbose)))
     return 1 if examination.problems else 0
+
+
+def find_options(names: Sequence[str], environment: Mapping[str, str]) -> OptionsFound:
+    """What options mean, and what the environment sets. No names means all options.
+
+    Args:
+        names: with or without `AOT_TUNE_` in front, in upper or lower case.
+
+    Raises:
+        OptionError: for an unknown name.
+    """
+    wanted = [f"AOT_TUNE_{name.upper().removeprefix('AOT_TUNE_')}" for name in names]
+    texts: list[tuple[str, str, str | None]] = [(o.name, o.help, o.default) for o in OPTIONS]
+    texts += [(v.name, v.help, None) for v in RUN_TIME_VARIABLES]
+    known = [name for name, *_ in texts]
+    for name in wanted:
+        if name not in known:
+            raise OptionError(f"there is no option {name!r}", fix=did_you_mean(name, known))
+    return OptionsFound(
+        options=tuple(
+            OptionFound(name=name, meaning=meaning, default=default, value=environment.get(name, ""))
+            for name, meaning, default in texts
+            if not wanted or name in wanted
+        )
+    )
+
+
+def option_lines(found: OptionsFound, width: int) -> Iterator[str]:
+    """Options as people read them, in so many columns of a terminal."""
+    for o in found.options:
+        yield o.name if o.default is None else f"{o.name}  (default: {o.default or 'empty'})"
+        if o.value:
+            yield f"  now {o.value!r}, from the environment"
+        meaning = _LINK.sub(r"docs/\1", o.meaning)
+        yield from textwrap.wrap(
+            meaning,
+            max(width, _LEAST),
+            initial_indent="  ",
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        yield ""
 
 
 def examination_lines(examination: Examination, *, verbose: bool) -> Iterator[str]:

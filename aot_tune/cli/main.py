@@ -24,7 +24,6 @@ from aot_tune.cli import (
     doctor,
     explain_command,
     init_command,
-    options_command,
     records_commands,
     report_command,
     tune_command,
@@ -38,9 +37,11 @@ from aot_tune.support.wall_clock import note_configured, note_linked, take_folde
 
 __all__ = ["command_line", "main"]
 
+_INTERNAL = ("configure", "build", "check-library", "tune-planned")
+
 
 def _add_internal(commands: Any) -> None:
-    """Add `configure`, `build` and `check-library` without showing them in the help."""
+    """Add `configure`, `build` and `check-library`, which CMake runs."""
     configure = commands.add_parser("configure", description="Check a library and write its plan; run by CMake.")
     for name in ("name", "prefix", "header", "directory"):
         configure.add_argument(f"--{name}", required=True)
@@ -152,7 +153,7 @@ def _check(given: argparse.Namespace) -> int:
 
 
 def command_line() -> argparse.ArgumentParser:
-    """The parser of the command line."""
+    """The parser of the commands for people."""
     parser = argparse.ArgumentParser(
         prog="aot-tune", description="Kernels chosen by measurement on the machine that builds the package."
     )
@@ -167,14 +168,21 @@ def command_line() -> argparse.ArgumentParser:
         workload_commands.add_workload,
         tune_command.add_tune,
         records_commands.add_records,
-        options_command.add_options,
         doctor.add_doctor,
         report_command.add_report,
         explain_command.add_explain,
-        _add_internal,
-        tune_command.add_planned,
     ):
         add(commands)
+    return parser
+
+
+def _internal_line() -> argparse.ArgumentParser:
+    """The parser of commands that only other programs run. No help or message of the others names them."""
+    parser = argparse.ArgumentParser(prog="aot-tune", add_help=False)
+    commands = parser.add_subparsers(dest="command", required=True)
+    _add_internal(commands)
+    tune_command.add_planned(commands)
+    parser.set_defaults(cmake_dir=False, include_dir=False)
     return parser
 
 
@@ -199,8 +207,9 @@ def _tell_in_any_encoding() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit status: 0, 1 after an error message, 2 for a wrong command line."""
     _tell_in_any_encoding()
-    parser = command_line()
-    given = parser.parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    parser = _internal_line() if words and words[0] in _INTERNAL else command_line()
+    given = parser.parse_args(words)
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited; it would lose the exit status of children
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:

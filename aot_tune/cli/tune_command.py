@@ -73,7 +73,7 @@ def add_tune(commands: Any) -> None:
 
 
 def add_planned(commands: Any) -> None:
-    """Add `tune-planned`, which people do not need and the help does not show."""
+    """Add `tune-planned`, which `tune` runs."""
     planned = commands.add_parser("tune-planned", description="Tune and record a planned library; run by `tune`.")
     planned.add_argument("--directory", required=True, type=Path)
     planned.add_argument("--output", required=True)

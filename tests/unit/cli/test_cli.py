@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 from places import ROOT
 
 from aot_tune.cli import doctor
-from aot_tune.cli.doctor import Examination, cache_lines, examination_lines
+from aot_tune.cli.doctor import Examination, OptionsFound, cache_lines, examination_lines, find_options, option_lines
 from aot_tune.cli.explain_command import Explanation
 from aot_tune.cli.main import main
+from aot_tune.link.run_time_variables import RUN_TIME_VARIABLES
+from aot_tune.plan.options import OPTIONS
 from aot_tune.report.report_records import OperatorReport, Report
 from aot_tune.support.storage import CacheLocation
 
@@ -151,6 +154,38 @@ def test_doctor_as_json_is_what_it_prints(
     assert capsys.readouterr().out.splitlines()[-1] == list(examination_lines(found, verbose=False))[-1]
 
 
+def test_doctor_says_what_options_mean(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for width in (20, 40, 80, 120):
+        lines = list(option_lines(find_options((), {}), width))
+        for one in (*OPTIONS, *RUN_TIME_VARIABLES):
+            assert any(line.split(" ")[0] == one.name for line in lines), one.name
+        longest = max((line for line in lines if not line.startswith("AOT_TUNE_")), key=len)
+        assert len(longest) <= max(width, 60)  # a pattern or a path that is longer than a line is not broken
+        assert "](" not in "".join(lines)
+        assert any("docs/tuning-elsewhere.md" in line for line in lines)
+    monkeypatch.setenv("AOT_TUNE_BUDGET", "300")
+    assert main(["doctor", "--options", "budget"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("AOT_TUNE_BUDGET  (default: empty)\n  now '300', from the environment\n  seconds")
+    assert said.count("AOT_TUNE_") == 1
+    assert main(["doctor", "--options", "budget", "--json"]) == 0
+    (told,) = msgspec.json.decode(capsys.readouterr().out, type=OptionsFound).options
+    assert (told.name, told.default, told.value) == ("AOT_TUNE_BUDGET", "", "300")
+    assert main(["doctor", "--options", "bugdet"]) == 1
+    said = capsys.readouterr().err
+    assert "there is no option 'AOT_TUNE_BUGDET'" in said
+    assert "'AOT_TUNE_BUDGET'" in said
+
+
+def test_commands_that_programs_run_are_named_to_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    for given in (["tun"], ["--help"]):
+        with pytest.raises(SystemExit):
+            main(given)
+        said = "".join(capsys.readouterr())
+        assert "doctor" in said
+        assert not re.search("configure|check-library|planned", said)
+
+
 def test_doctor_tells_of_a_cache_that_no_build_could_use(tmp_path: Path) -> None:
     shared, file = tmp_path / "shared", tmp_path / "file"
     shared.mkdir()
@@ -180,12 +215,12 @@ def test_outputs_in_any_encoding(encoding: str) -> None:
     told = "print('half \\u00b1 \\udcff')\nraise AotTuneError('other \\u00b1 \\udcff')"
     code = f"""
 import argparse, sys
-from aot_tune.cli import options_command, main
+from aot_tune.cli import doctor, main
 from aot_tune.support.errors import AotTuneError
 def tell(_: argparse.Namespace) -> int:
     {told.replace(chr(10), chr(10) + "    ")}
-options_command._options = tell
-sys.exit(main.main(["options"]))
+doctor._doctor = tell
+sys.exit(main.main(["doctor"]))
 """
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=False)
