@@ -11,7 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from aot_tune.cli.compile_commands import add_repeated, add_source_options, add_template_roots, source_options
+from aot_tune.cli.explain_command import json_text
 from aot_tune.cli.tune_command import print_records
 from aot_tune.compile import generic_targets, target_by_name
 from aot_tune.database import OperatorDatabase, operator_digest, without
@@ -27,7 +30,7 @@ from aot_tune.database.checks import (
     tuned_kernels,
     without_problems,
 )
-from aot_tune.database.compare import changes
+from aot_tune.database.compare import RecordChange, changes
 from aot_tune.database.files import (
     RecordTree,
     database_path,
@@ -73,6 +76,34 @@ set git up once for each clone, in the folder of the repository:
 and commit a line in .gitattributes:
   tuning/**/*.jsonl merge=aot-tune
 """
+
+
+class RecordFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """What `check` found: in which record, and whether a replay fails over it."""
+
+    record: str
+    what: str
+    fix: str
+    wrong: bool
+
+
+class CheckedRecords(msgspec.Struct, frozen=True, kw_only=True):
+    """How many records were checked, and what was found. `mistakes` are those that decide the exit status."""
+
+    records: int
+    mistakes: int
+    findings: tuple[RecordFinding, ...]
+    schema: int = 1
+
+
+class ChangedRecords(msgspec.Struct, frozen=True, kw_only=True):
+    """What differs between two folders of records, by the records' paths in them: all that both have, and others."""
+
+    changed: dict[str, RecordChange]
+    came: tuple[str, ...]
+    went: tuple[str, ...]
+    schema: int = 1
+
 
 _SHAPES = 200
 """How many shapes of each kind of calls a survey has by default."""
@@ -155,7 +186,9 @@ def _add_diff(subcommands: Any) -> None:
     )
     diff.add_argument("before", type=Path, metavar="BEFORE", help="a folder of records or a file")
     diff.add_argument("after", type=Path, metavar="AFTER")
-    diff.add_argument("--all", action="store_true", help="list everything, not the first few of each")
+    form = diff.add_mutually_exclusive_group()
+    form.add_argument("--all", action="store_true", help="list everything, not the first few of each")
+    form.add_argument("--json", action="store_true", help="print everything as JSON, see docs/report.md")
     diff.set_defaults(run=_diff)
 
 
@@ -169,7 +202,9 @@ def _add_check(subcommands: Any) -> None:
     check.add_argument("records", nargs="+", type=Path, metavar="DIR", help="folders of records, such as tuning")
     check.add_argument("--render", action="store_true", help="render all candidates, and compare their sources")
     check.add_argument("--strict", action="store_true", help="exit status 1 also for NOTEs, which do not stop a replay")
-    check.add_argument("--quiet", action="store_true", help="leave out the NOTEs")
+    form = check.add_mutually_exclusive_group()
+    form.add_argument("--quiet", action="store_true", help="leave out the NOTEs")
+    form.add_argument("--json", action="store_true", help="print the findings as JSON, see docs/report.md")
     add_repeated(check, "--workload", "FILE", "as AOT_TUNE_WORKLOAD; may be repeated")
     _add_tree_options(check)
     check.set_defaults(run=_check)
@@ -319,29 +354,38 @@ def _diff(given: argparse.Namespace) -> int:
             why="their times cannot be compared",
             fix="name two versions of the record of one operator and device",
         )
-    said = "".join(
-        format_change(str(relative), changes(before[relative], after[relative]), whole=given.all)
-        for relative in sorted(before.keys() & after.keys())
+    difference = ChangedRecords(
+        changed={str(path): changes(before[path], after[path]) for path in sorted(before.keys() & after.keys())},
+        came=tuple(map(str, sorted(after.keys() - before.keys()))),
+        went=tuple(map(str, sorted(before.keys() - after.keys()))),
     )
-    said += "".join(f"{relative}\n  went\n" for relative in sorted(before.keys() - after.keys()))
-    said += "".join(f"{relative}\n  came\n" for relative in sorted(after.keys() - before.keys()))
+    if given.json:
+        print(json_text(difference))
+        return 0
+    said = "".join(format_change(path, change, whole=given.all) for path, change in difference.changed.items())
+    said += "".join(f"{path}\n  went\n" for path in difference.went)
+    said += "".join(f"{path}\n  came\n" for path in difference.came)
     print(said or "the records say the same\n", end="")
     return 0
 
 
 def _check(given: argparse.Namespace) -> int:
     databases = _trees(given.records, older=False)
-    findings = _checked(databases, given.templates, given.workload, source_options(given) if given.render else None)
-    wrong = 0
+    rendered_with = source_options(given) if given.render else None
+    findings = list(_checked(databases, given.templates, given.workload, rendered_with))
+    mistakes = sum(finding.wrong or given.strict for _, finding in findings)
+    if given.json:
+        told = [RecordFinding(record=where, what=f.what, fix=f.fix, wrong=f.wrong) for where, f in findings]
+        print(json_text(CheckedRecords(records=len(databases), mistakes=mistakes, findings=tuple(told))))
+        return 1 if mistakes else 0
     for where, finding in findings:
-        wrong += finding.wrong or given.strict
         if finding.wrong or not given.quiet:
             stream = sys.stderr if finding.wrong else sys.stdout
             print(f"{'' if finding.wrong else 'NOTE '}{where}: {finding.what}", file=stream)
             if finding.fix:
                 print(f"  fix: {finding.fix}", file=stream)
-    print(f"{counted(len(databases), 'record')}: {counted(wrong, 'mistake') if wrong else 'all is well'}")
-    return 1 if wrong else 0
+    print(f"{counted(len(databases), 'record')}: {counted(mistakes, 'mistake') if mistakes else 'all is well'}")
+    return 1 if mistakes else 0
 
 
 def _prune(given: argparse.Namespace) -> int:

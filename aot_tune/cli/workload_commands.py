@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aot_tune.cli.compile_commands import add_template_roots
+from aot_tune.cli.explain_command import json_text
 from aot_tune.report.report_text import counted
 from aot_tune.spec import Operator
 from aot_tune.spec.calls import is_empty
@@ -110,6 +111,7 @@ def _add_coverage(subcommands: Any) -> None:
     coverage.add_argument(
         "--top", type=_positive, default=10, metavar="N", help="list N problems not measured; default: %(default)s"
     )
+    coverage.add_argument("--json", action="store_true", help="print all problems as JSON, see docs/report.md")
     add_template_roots(coverage, _ROOTS)
     coverage.set_defaults(run=_coverage)
 
@@ -275,7 +277,14 @@ def _show(given: argparse.Namespace) -> int:
 
 
 def _coverage(given: argparse.Namespace) -> int:
-    from aot_tune.workloads.coverage import coverage_on, coverage_table, find_library, of_library, read_library
+    from aot_tune.workloads.coverage import (
+        Coverage,
+        coverage_on,
+        coverage_table,
+        find_library,
+        of_library,
+        read_library,
+    )
 
     mistakes = Mistakes()
     lines = _read(given.files, mistakes)
@@ -290,9 +299,14 @@ def _coverage(given: argparse.Namespace) -> int:
     for warning in warnings:
         print(f"aot-tune: warning: {warning}", file=sys.stderr)
     called = add_up(_computing(problems, operators))
+    targets = [given.target] if given.target else library.targets
+    covered = {target: coverage_on(target, called, library, operators) for target in targets}
+    if given.json:
+        print(json_text(Coverage(library=library.name, build=library.build, place=library.place, targets=covered)))
+        return 0
     print(f"library {library.name}, build {library.build[:12]} at {library.place}")
-    for target in [given.target] if given.target else library.targets:
-        print(coverage_table(target, coverage_on(target, called, library, operators), given.top), end="")
+    for target, problems_there in covered.items():
+        print(coverage_table(target, problems_there, given.top), end="")
     return 0
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from aot_tune.bench.protocol.measurement_records import Measurement, is_baseline
 from aot_tune.database.records import OperatorDatabase
 
-__all__ = ["Fastest", "RecordChange", "changes", "fastest"]
+__all__ = ["ChangedProblem", "Fastest", "RecordChange", "changes", "fastest"]
 
 
 @dataclass(frozen=True)
@@ -24,20 +24,34 @@ class Fastest:
 
 
 @dataclass(frozen=True)
+class ChangedProblem:
+    """The fastest candidates of a target on a problem that two records know. `ratio` is time after over before."""
+
+    target: str
+    problem: str
+    before: Fastest
+    after: Fastest
+    ratio: float
+
+    @property
+    def other(self) -> bool:
+        """Whether another candidate is the fastest."""
+        return self.before.candidate != self.after.candidate
+
+
+@dataclass(frozen=True)
 class RecordChange:
     """What differs in another record of the same operator and device.
 
     Args:
-        winners: the fastest before and after, by target and problem id, where it is another candidate.
-        times: of the fastest, by target and problem id: time after over time before, if both know the problem.
+        problems: those that both know, by target and id.
         came, went: problems that are new or gone. Candidates that are new or gone are counted by kernel.
         code: how many candidates have other code, by kernel.
         surveyed: how many shapes before and after.
         head: differences, in words, of the operator's version, policy, toolchains and baselines.
     """
 
-    winners: Mapping[tuple[str, str], tuple[Fastest, Fastest]]
-    times: Mapping[tuple[str, str], float]
+    problems: tuple[ChangedProblem, ...]
     came: tuple[str, ...]
     went: tuple[str, ...]
     candidates_came: Mapping[str, int]
@@ -49,7 +63,7 @@ class RecordChange:
     @property
     def mean(self) -> float:
         """Geometric mean of the times' ratios, or 1 if there are none."""
-        return math.exp(math.fsum(map(math.log, self.times.values())) / max(len(self.times), 1))
+        return math.exp(math.fsum(math.log(p.ratio) for p in self.problems) / max(len(self.problems), 1))
 
 
 def fastest(database: OperatorDatabase) -> dict[tuple[str, str], Fastest]:
@@ -84,13 +98,13 @@ def fastest(database: OperatorDatabase) -> dict[tuple[str, str], Fastest]:
 def changes(before: OperatorDatabase, after: OperatorDatabase) -> RecordChange:
     """What `after` says differently from `before`, for the same operator and device."""
     old, new = fastest(before), fastest(after)
-    shared = [at for at in new if at in old]
     problems = [{p.id for p in d.problems} for d in (before, after)]
     candidates = [{c.id: c for c in d.candidates} for d in (before, after)]
     kept = candidates[0].keys() & candidates[1].keys()
     return RecordChange(
-        winners={at: (old[at], new[at]) for at in shared if old[at].candidate != new[at].candidate},
-        times={at: new[at].ns / old[at].ns for at in shared},
+        problems=tuple(
+            ChangedProblem(*at, before=old[at], after=new[at], ratio=new[at].ns / old[at].ns) for at in new if at in old
+        ),
         came=tuple(sorted(problems[1] - problems[0])),
         went=tuple(sorted(problems[0] - problems[1])),
         candidates_came=_by_kernel(after, candidates[1].keys() - kept),

@@ -78,16 +78,15 @@ def format_change(name: str, change: RecordChange, *, whole: bool = False) -> st
     """What changed in the record of that name; empty if nothing did. `whole` lists everything, not the first few."""
     most = 1_000_000 if whole else _SHOWN
     lines = [f"  {text}" for text in change.head]
-    if change.winners:
-        lines.append(f"  the fastest changes on {len(change.winners)} of {len(change.times)} problems")
-        largest = sorted(change.winners, key=lambda at: (change.times[at], at))
-        for target, problem in largest[:most]:
-            old, new = change.winners[target, problem]
-            lines.append(_cut(f"    {target} {problem}"))
-            both = f"      {_shown(old)} -> {_shown(new)}"
-            apart = [f"      {_shown(old)}", f"      -> {_shown(new)}"]
+    largest = sorted((p for p in change.problems if p.other), key=lambda p: (p.ratio, p.target, p.problem))
+    if largest:
+        lines.append(f"  the fastest changes on {len(largest)} of {len(change.problems)} problems")
+        for p in largest[:most]:
+            lines.append(_cut(f"    {p.target} {p.problem}"))
+            both = f"      {_shown(p.before)} -> {_shown(p.after)}"
+            apart = [f"      {_shown(p.before)}", f"      -> {_shown(p.after)}"]
             lines += [both] if len(both) <= _WIDTH else map(_cut, apart)
-            lines.append(f"      {format_time(old.ns)} -> {format_time(new.ns)} ({_percent(new.ns / old.ns)})")
+            lines.append(f"      {format_time(p.before.ns)} -> {format_time(p.after.ns)} ({_percent(p.ratio)})")
         lines += _more(len(largest), most)
     lines += _times(change, most)
     for word, problems in (("were added", change.came), ("were removed", change.went)):
@@ -121,13 +120,13 @@ def _of_target(database: OperatorDatabase, target: str, best: Mapping[tuple[str,
 
 def _times(change: RecordChange, most: int) -> Iterator[str]:
     """Lines on problems whose winner stayed the same but was timed anew."""
-    again = {at: ratio for at, ratio in change.times.items() if at not in change.winners and ratio != 1}
-    notable = {at: ratio for at, ratio in again.items() if abs(ratio - 1) > _NOISE}
+    again = [p for p in change.problems if not p.other and p.ratio != 1]
+    notable = [p for p in again if abs(p.ratio - 1) > _NOISE]
     if again:
         mean = f"all times together {_percent(change.mean)}"
         yield f"  the fastest is the same, timed anew, on {len(again)}; {len(notable)} by more than 1 %; {mean}"
-    for target, problem in sorted(notable, key=lambda at: (-abs(notable[at] - 1), at))[:most]:
-        yield _cut(f"    {_percent(notable[target, problem]):>8}  {target} {problem}")
+    for p in sorted(notable, key=lambda p: (-abs(p.ratio - 1), p.target, p.problem))[:most]:
+        yield _cut(f"    {_percent(p.ratio):>8}  {p.target} {p.problem}")
     yield from _more(len(notable), most)
 
 

@@ -20,7 +20,15 @@ from aot_tune.support.errors import BuildError, OptionError, SpecError, did_you_
 from aot_tune.support.installed_paths import installed_report
 from aot_tune.workloads.workload_lines import CountedProblem, TraceHeader, known_problems, stranger
 
-__all__ = ["BuiltLibrary", "coverage_on", "coverage_table", "find_library", "of_library", "read_library"]
+__all__ = [
+    "BuiltLibrary",
+    "Coverage",
+    "coverage_on",
+    "coverage_table",
+    "find_library",
+    "of_library",
+    "read_library",
+]
 
 _FILES = ("manifest.json", "report.json")
 _INSTALLED = Path("share/aot_tune/ops")
@@ -192,7 +200,7 @@ class CoveredProblem(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     operator: str
-    problem: Problem
+    problem: str
     calls: float
     tuned: bool
     ns: float | None
@@ -202,6 +210,16 @@ class CoveredProblem(msgspec.Struct, frozen=True, kw_only=True):
     def total(self) -> float:
         """The time of all its calls; None if unknown."""
         return (self.ns or 0.0) * self.calls
+
+
+class Coverage(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a workload a build of a library has measured, by target, and where the build's files are."""
+
+    library: str
+    build: str
+    place: str
+    targets: dict[str, list[CoveredProblem]]
+    schema: int = 1
 
 
 def coverage_on(
@@ -224,7 +242,12 @@ def coverage_on(
         ns, near = (same.ns, "") if same is not None else _estimate(operator, row.problem, timed[row.operator])
         covered.append(
             CoveredProblem(
-                operator=row.operator, problem=row.problem, calls=row.weight, tuned=same is not None, ns=ns, near=near
+                operator=row.operator,
+                problem=row.problem.id,
+                calls=row.weight,
+                tuned=same is not None,
+                ns=ns,
+                near=near,
             )
         )
     return covered
@@ -254,7 +277,7 @@ def coverage_table(target: str, covered: Sequence[CoveredProblem], top: int) -> 
     operators = sorted({row.operator for row in covered})
     rows = [_row(name, [row for row in covered if row.operator == name]) for name in operators]
     lines = [f"on {target}", *("  " + line for line in columns([_HEAD, *rows, _row("all", covered)]))]
-    left = sorted((row for row in covered if not row.tuned), key=lambda row: (-row.total, -row.calls, row.problem.id))
+    left = sorted((row for row in covered if not row.tuned), key=lambda row: (-row.total, -row.calls, row.problem))
     if any(row.ns is not None for row in left):
         lines += [
             "  the time of problems that were not measured is an estimate: the time of the nearest measured",
@@ -289,4 +312,4 @@ def _row(name: str, problems: Sequence[CoveredProblem]) -> tuple[str, ...]:
 
 def _left(row: CoveredProblem) -> tuple[str, ...]:
     about = "time unknown" if row.ns is None else f"about {format_time(row.total)}, by {row.near}"
-    return row.operator, row.problem.id, counted(row.calls), about
+    return row.operator, row.problem, counted(row.calls), about

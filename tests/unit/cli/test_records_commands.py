@@ -15,6 +15,7 @@ from databases import DEVICE, SEEN, a_database, in_store, older_text
 from places import ROOT
 
 from aot_tune.cli.main import main
+from aot_tune.cli.records_commands import ChangedRecords, CheckedRecords
 from aot_tune.database import OperatorDatabase, encode, load_database, save_database
 from aot_tune.database.record_lines import STORE_SCHEMA
 from aot_tune.database.records import canonical_database
@@ -152,6 +153,11 @@ def test_diff_is_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "  problems that were added: 1" in said
     assert said[-2:] == ["other-cpu/gemm.jsonl", "  came"]
     assert max(map(len, said)) <= 80
+    assert main(["records", "diff", str(tmp_path / "before"), str(tmp_path / "after"), "--json"]) == 0
+    told = msgspec.json.decode(capsys.readouterr().out, type=ChangedRecords)
+    assert (told.came, told.went) == (("other-cpu/gemm.jsonl",), ())
+    assert len(told.changed[PLACE].problems) == 4
+    assert sum(changed.other for changed in told.changed[PLACE].problems) == 2
     given = [str(tmp_path / "before" / PLACE), str(tmp_path / "after/other-cpu/gemm.jsonl")]
     assert main(["records", "diff", *given]) == 1
     assert "their times cannot be compared" in capsys.readouterr().err
@@ -262,6 +268,10 @@ def test_check_of_bundled_records(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["records", "check", str(tmp_path), "--quiet"]) == 1
     out, err = capsys.readouterr()
     assert f"{path}: it is of another version of operator 'softmax'" in err
+    assert main(["records", "check", str(tmp_path), "--json"]) == 1
+    told = msgspec.json.decode(capsys.readouterr().out, type=CheckedRecords)
+    assert (told.records, told.mistakes) == (7, 2)
+    assert {(f.record, f.wrong) for f in told.findings if "another version" in f.what} == {(str(path), True)}
     assert re.search(r"softmax on cpu-\S+: no record has 13 of 13 problems", err)
     assert out == "7 records: 2 mistakes\n"
     path.write_bytes(path.read_bytes().replace(b'"bitwise":true', b'"bitwise":false', 1))

@@ -10,6 +10,7 @@ import pytest
 
 from aot_tune.cli.main import main
 from aot_tune.report.report_records import Report
+from aot_tune.workloads.coverage import Coverage
 from aot_tune.workloads.workload_lines import decode_workload
 
 TRACE = b"""{"trace": {"format": 1, "library": "ops", "prefix": "aot_tune", "build": "", "pid": 7, "begun": 1.5}}
@@ -123,6 +124,11 @@ def test_coverage(files: list[str], tmp_path: Path, capsys: Told) -> None:
     said = capsys.readouterr()
     assert said.out.startswith("library ops, build ")
     assert "warning" not in said.err
+    assert main([*command, "--json"]) == 0
+    told = msgspec.json.decode(capsys.readouterr().out, type=Coverage)
+    (problems,) = told.targets.values()
+    (product,) = (p for p in problems if p.operator == "gemm")
+    assert (product.problem, product.calls, product.tuned) == ("M=16 N=64 K=32 b:10", 9.5, False)
     (tmp_path / "trace.jsonl").write_bytes(TRACE.replace(b'"build": ""', b'"build": "0123456789abcdef"'))
     assert main(command) == 0
     assert f"aot-tune: warning: {files[0]}:1: the trace is of build 0123456789ab of 'ops'" in capsys.readouterr().err
