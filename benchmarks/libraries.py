@@ -80,7 +80,7 @@ def prepare_operator(library: str, name: str, plain: dict[str, Any], copies: int
     operator, problem = installed_operator(name), msgspec.convert(plain, Problem)
     arrays, cold = _arrays(operator, problem, copies)
     outputs = {t.name: arrays[t.name] for t in operator.outputs if t.name in arrays}
-    make, wrap, facts = _LIBRARIES[library](operator)
+    make, wrap, facts = _LIBRARIES[library](operator, problem)
     coldest = next((t.name for t in operator.inputs if t.cold), "")
     ways: dict[str, list[Run]] = {}
     for instance in cold or [None]:
@@ -94,7 +94,7 @@ def prepare_operator(library: str, name: str, plain: dict[str, Any], copies: int
     return Prepared(ways, outputs, facts(arrays, problem))
 
 
-def _ours(operator: Operator) -> tuple[Any, Any, Any]:
+def _ours(operator: Operator, _problem: Problem) -> tuple[Any, Any, Any]:
     from aot_tune import ops
 
     function = getattr(ops, operator.name)
@@ -119,73 +119,56 @@ def _ours(operator: Operator) -> tuple[Any, Any, Any]:
     return make, lambda array: array, facts
 
 
-def _numpy(operator: Operator) -> tuple[Any, Any, Any]:
-    assert operator.name == "gemm", operator.name
-    return lambda c: {"numpy": partial(np.matmul, c.a, c.b, out=c.out)}, lambda a: a, lambda _a, _p: {}
+def _numpy(operator: Operator, problem: Problem) -> tuple[Any, Any, Any]:
+    """The operator's baselines with numpy. If it has none, its definition in numpy."""
+
+    def make(call: Any) -> dict[str, Run]:
+        def define() -> None:
+            for name, result in operator.reference(np, call).items():
+                if getattr(call, name) is not None:
+                    np.copyto(getattr(call, name), result)
+
+        return _baselines(operator, problem, "numpy", np, call) or {"numpy": define}
+
+    return make, lambda array: array, lambda _a, _p: {}
 
 
-def _torch(operator: Operator) -> tuple[Any, Any, Any]:
+def _torch(operator: Operator, problem: Problem) -> tuple[Any, Any, Any]:
+    """The operator's baselines with torch."""
     import torch
 
-    make = partial({
-        "gemm": _torch_gemm, "softmax": _torch_softmax, "rms_norm": _torch_rms_norm,
-        "layer_norm": _torch_layer_norm, "silu_mul": _torch_silu_mul,
-    }[operator.name], torch)  # fmt: skip
+    def make(call: Any) -> dict[str, Run]:
+        more = {"rms_norm": _torch_rms_norm}.get(operator.name, lambda *_: {})
+        return {**_baselines(operator, problem, "torch", torch, call), **more(torch, call)}
+
     return make, torch.from_numpy, lambda _a, _p: {}
 
 
 _LIBRARIES = {"aot_tune": _ours, "numpy": _numpy, "torch": _torch}
 
 
-def _torch_gemm(torch: Any, c: Any) -> dict[str, Run]:
-    return {"torch": partial(torch.matmul, c.a, c.b, out=c.out)}
-
-
-def _torch_softmax(torch: Any, c: Any) -> dict[str, Run]:
-    return {"softmax.out": partial(torch.softmax, c.x, -1, out=c.out)}
-
-
-def _torch_layer_norm(torch: Any, c: Any) -> dict[str, Run]:
-    rows, width = c.x.shape
-    means, deviations = torch.empty(rows, 1), torch.empty(rows, 1)
-    norm = torch.ops.aten.native_layer_norm.out
-    outs = {"out0": c.out, "out1": means, "out2": deviations}
-    return {"native_layer_norm.out": partial(norm, c.x, [width], c.weight, c.bias, c.eps, **outs)}
-
-
-def _torch_silu_mul(torch: Any, c: Any) -> dict[str, Run]:
-    silu, mul = torch.ops.aten.silu.out, torch.mul
-
-    def run() -> None:
-        silu(c.gate, out=c.out)
-        mul(c.out, c.up, out=c.out)
-
-    return {"silu.out, mul.out": run}
+def _baselines(operator: Operator, problem: Problem, library: str, module: Any, call: Any) -> dict[str, Run]:
+    """The first by the name of the library, and others."""
+    able = [b for b in operator.baselines if b.requires == library and b.supports(problem)]
+    return {b.name if number else library: b.prepare(module, call) for number, b in enumerate(able)}
 
 
 def _torch_rms_norm(torch: Any, c: Any) -> dict[str, Run]:
-    """torch has no `.out` form, so two compositions run, and the faster one counts."""
-    norm, vector_norm, mul, add = torch.nn.functional.rms_norm, torch.linalg.vector_norm, torch.mul, torch.add
-    width, weight, eps, scale = c.x.shape[-1], c.weight, c.eps, torch.empty(c.x.shape[0], 1)
+    """torch's norm has no `.out` form. Beside it runs a composition of calls that do."""
+    vector_norm, mul, add = torch.linalg.vector_norm, torch.mul, torch.add
+    width, eps, scale = c.x.shape[-1], c.eps, torch.empty(c.x.shape[0], 1)
     total = c.x if c.residual is None else c.residual_out
 
-    def start() -> None:
+    def composed() -> None:
         if c.residual is not None:
             add(c.x, c.residual, out=total)
-
-    def copied() -> None:
-        start()
-        c.out.copy_(norm(total, (width,), weight, eps))
-
-    def composed() -> None:
-        start()
         vector_norm(total, dim=-1, keepdim=True, out=scale)
         scale.square_().mul_(1 / width).add_(eps).rsqrt_()
         mul(total, scale, out=c.out)
-        if weight is not None:
-            c.out.mul_(weight)
+        if c.weight is not None:
+            c.out.mul_(c.weight)
 
-    return {"rms_norm, copy_": copied, "vector_norm.out, mul.out": composed}
+    return {"vector_norm.out, mul.out": composed}
 
 
 def prepare_copy(library: str, size: int, threads: int, machine: str) -> Prepared:

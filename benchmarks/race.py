@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import statistics
@@ -140,10 +141,11 @@ class Fleet:
         _compare({f"{n}: {w}": told["results"] for n, r in replies.items() for w, told in r["ways"].items()})
         return replies
 
-    def race(self, entries: Sequence[Entry]) -> list[Timing]:
+    def race(self, entries: Sequence[Entry], far: float = math.inf) -> list[Timing]:
         """Rounds in which every entry has one turn, in an order that changes from round to round.
 
-        There is at least one round, then as many as the limit allows.
+        There is at least one round, then as many as the limit allows. What takes `far` times the least in the first
+        round has that one alone.
         """
         taken: dict[Entry, list[float]] = {entry: [] for entry in entries}
         begin = time.monotonic()
@@ -151,7 +153,8 @@ class Fleet:
             spent = time.monotonic() - begin
             if done >= 1 and spent * (done + 1) / done > self._limit:
                 break
-            order = list(entries)
+            least = min((min(rounds) for rounds in taken.values() if rounds), default=math.inf)
+            order = [e for e in entries if min(taken[e], default=0.0) < far * least]
             self._random.shuffle(order)
             for entry in order:
                 name, key, way = entry

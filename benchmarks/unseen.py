@@ -38,7 +38,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from unseen_shapes import COPIED, WIDTHS, Shape, attentions, batches, products, tell, variants_of
+from unseen_shapes import COPIED, WIDTHS, Shape, attentions, batches, called, products, tell, variants_of
 
 __all__ = ["FORMS", "best_of", "plans", "task_of"]
 
@@ -101,19 +101,10 @@ def task_of(plan: Mapping[str, Any], shape: Shape) -> Any:
     """A shape of a plan as a task."""
     from gpu_tasks import Task, installed_operator
 
-    from aot_tune.spec import problem
     from aot_tune.spec.regimes import regime_of
 
     operator, form = installed_operator(plan["operator"]), FORMS[plan["operator"]][plan["form"]]
-    told = [part for part in shape if isinstance(part, str)]
-    attributes = dict(part.split("=") for part in told if "=" in part)
-    given = problem(
-        order={name: tuple(map(int, axes)) for name, axes in (part.split(":") for part in told if ":" in part)},
-        present=form.get("present", ()),
-        attributes={**attributes, **form.get("attributes", {})},
-        dtypes={"T": plan["dtype"]},
-        **dict(zip(operator.dims, (n for n in shape if isinstance(n, int)), strict=True)),
-    )
+    given = called(operator, shape, plan["dtype"], form)
     kind = _KINDS.get(operator.name, "rows")
     return Task(
         operator=operator.name,
@@ -269,7 +260,8 @@ def main() -> int:
     told, kept = [], []
     for plan, some, least in zip(several, rows, best, strict=True):
         about = {key: plan[key] for key in ("operator", "dtype", "form", "in_l2")}
-        told += tell(f"{plan['operator']} {plan['dtype']} {plan['form']}", some, least)
+        told += (lines := tell(f"{plan['operator']} {plan['dtype']} {plan['form']}", some, least))
+        print(*map(json.dumps, lines), sep="\n", flush=True)
         kept.append({**about, "rows": some, "best": [[*k, v] for k, v in least.items()]})
     if given.json:
         given.json.write_text(json.dumps({"told": told, "rows": kept}))

@@ -1,19 +1,26 @@
 #!/usr/bin/env python3
-"""Products on shapes that no build drew, on a CPU: the installed library's dispatch, numpy, torch, each kept variant.
+"""Calls on shapes that no build drew, on a CPU: the installed library's dispatch, numpy, torch, each kept variant.
 
-    benchmarks/unseen_cpu.py [--count 60] [--seed 1] [--rounds 5] [--threads 2] [--variants] [--json FILE]
+    benchmarks/unseen_cpu.py [--operators gemm batched_gemm flash_attention softmax rms_norm layer_norm silu_mul]
+                             [--count 60] [--seconds 170] [--seed 1] [--rounds 7] [--threads 2] [--variants]
+                             [--json FILE]
 
-Shapes are drawn as for GPUs (`unseen_shapes.py`), but for smaller layers and 1 to 2048 rows. They are in f32. In two of
-three, b is by columns, as weights are. Every library has a process with as many threads. Only one computes at a time,
-in rounds of changing order, on the same buffers at each call. The faster of numpy and torch counts; without torch it is
-numpy. With `--variants`, each kept variant takes part in the rounds, forced by name in its own process. This shows how
-much faster the best of them would have been. Each regime of calls is also listed by itself.
+Shapes are drawn as for GPUs (`unseen.py`), but smaller. They are in f32. In two of three products, b is by columns, as
+weights are. Of attention there are prompts, few queries and one, and of rows every other width may be odd. numpy and
+torch compute in each way that the operator declares as a baseline, else numpy computes its definition; the fastest
+counts. Every library has a process with as many threads. Only one computes at a time, in short turns of changing order,
+on the same buffers at each call. Operators take turns, so `--seconds` cuts them evenly. With `--variants`, each kept
+variant takes part in the rounds, forced by name in its own process. This shows how much faster the best of them would
+have been. Each regime of calls is also listed by itself.
+
+On a busy machine, `chrt -f 10` before the command gives it the cores first.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import json
 import math
 import random
@@ -24,82 +31,121 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from machine import NOISE, Usage, describe
 from native import installed
 from race import Entry, Fleet, WrongResultError
 from stats import Timing, best
-from unseen_shapes import ON_CPU, Shape, products, ratio, tell, timings, variants_of
-
-__all__ = ["Race", "fastest_of", "given_shapes", "line_of", "row_of"]
+from tasks import installed_operator
+from unseen import FORMS
+from unseen_shapes import (
+    ON_CPU,
+    Shape,
+    any_row_shapes,
+    attentions,
+    batches,
+    called,
+    products,
+    ratio,
+    row_shapes,
+    tell,
+    timings,
+    variants_of,
+)
 
 _OURS = "aot_tune"
 _BY_COLUMNS = 2 / 3
+_MOST_ELEMENTS, _MOST_WORK, _MOST_PAIRS, _MOST_BYTES = 2**22, 2**30, 2**29, 2**25
+"""Limits of R * D of rows, of B * M * N * K of batches, of B * H * M * N * D of attention, and of its keys' bytes."""
+_FAR = 5.0
+"""numpy and torch race no further if they take so many times the least time in the first round."""
 
 
-def given_shapes(count: int, seed: int) -> list[tuple[Shape, bool]]:
-    """M, N and K of `count` products, and whether b is by columns."""
+def shapes_of(name: str, count: int, seed: int) -> list[Shape]:
+    """Shapes of an operator."""
     draw = random.Random(f"unseen layouts {seed}")
-    return [(shape, draw.random() < _BY_COLUMNS) for shape in products(count, seed, ON_CPU)]
+    if name == "gemm":
+        orders = {True: ("b:10",), False: ()}
+        return [(*shape, *orders[draw.random() < _BY_COLUMNS]) for shape in products(count, seed, ON_CPU)]
+    if name == "batched_gemm":
+        return batches(count, seed, _MOST_WORK)
+    if name == "flash_attention":
+        each, widths = -(-count // 3), installed_operator(name).values["D"]
+        forms = (attentions(each, seed, f, widths, _MOST_PAIRS, _MOST_BYTES) for f in FORMS[name])
+    else:
+        forms = (rows(-(-count // 2), seed, _MOST_ELEMENTS) for rows in (row_shapes, any_row_shapes))
+    return list(itertools.chain.from_iterable(zip(*forms, strict=True)))[:count]
 
 
 class Race:
-    """The workers of a run. `forced` are names of variants."""
+    """The workers of a run. `forced` are names of variants, by operator."""
 
-    def __init__(self, fleet: Fleet, others: Sequence[str], forced: Sequence[str] = ()) -> None:
-        self._fleet, self._others, self._forced = fleet, tuple(others), tuple(forced)
+    def __init__(self, fleet: Fleet, others: Sequence[str], forced: Mapping[str, Sequence[str]]) -> None:
+        self._fleet, self._others, self._forced = fleet, tuple(others), forced
 
-    def run(self, shape: Shape, by_columns: bool) -> dict[str, Any]:
+    def run(self, name: str, shape: Shape) -> dict[str, Any]:
         """One shape: times by round, or what went wrong with it."""
-        plain: dict[str, Any] = {"dims": dict(zip("MNK", shape, strict=True))}
-        plain |= {"order": {"b": [1, 0]}} if by_columns else {}
-        request = {"kind": "operator", "operator": "gemm", "problem": plain, "copies": 1, "key": "same"}
-        names = (_OURS, *self._others, *self._forced)
-        about = {"shape": list(shape), "by_columns": by_columns}
+        from aot_tune.spec.regimes import regime_of
+
+        operator, forced = installed_operator(name), self._forced.get(name, ())
+        given = called(operator, shape, "f32", FORMS[name].get("plain", {}))
+        about = {"shape": list(shape), "regime": regime_of(operator, operator.facts(given))}
+        request = {"kind": "operator", "operator": name, "copies": 1, "key": "same"}
+        request["problem"] = msgspec.to_builtins(given)
+        names = (_OURS, *self._others, *forced)
         try:
-            replies = self._fleet.prepare(dict.fromkeys(names, request), may_refuse=self._forced)
-            taking_part = [n for n in names if n in replies]
-            entries: list[Entry] = [(n, "same", _OURS if n in self._forced else n) for n in taking_part]
-            found = dict(zip(taking_part, self._fleet.race(entries), strict=True))
+            replies = self._fleet.prepare(dict.fromkeys(names, request), may_refuse=forced)
+            entries: list[Entry] = [(n, "same", way) for n, reply in replies.items() for way in reply["ways"]]
+            times = dict(zip(entries, self._fleet.race(entries, _FAR), strict=True))
         except WrongResultError as error:
             return {**about, "error": str(error)}
         finally:
             self._fleet.drop(names)
-        return row_of(about, found, self._others, replies[_OURS]["facts"])
+        us = {way: _us(t) for (n, _, way), t in times.items() if n in self._others}
+        variants = {n: t.median / 1e3 for (n, _, _), t in times.items() if n in forced}
+        ours = _us(times[_OURS, "same", _OURS])
+        return {**about, "us": {"ours": ours, **us}, "variants": variants, **replies[_OURS]["facts"]}
 
 
-def row_of(
-    about: Mapping[str, Any], found: Mapping[str, Timing], others: Sequence[str], facts: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The measurements of a shape, in us: by round for us and the other libraries, and medians of forced variants."""
-    us = {"ours" if name == _OURS else name: [ns / 1e3 for ns in found[name].rounds] for name in (_OURS, *others)}
-    forced = {name: timing.median / 1e3 for name, timing in found.items() if name not in (_OURS, *others)}
-    return {**about, "us": us, "variants": forced, **facts}
+def _us(timing: Timing) -> list[float]:
+    return [ns / 1e3 for ns in timing.rounds]
 
 
-def fastest_of(rows: Sequence[Mapping[str, Any]]) -> dict[Shape, float]:
-    """The time of the fastest forced variant by shape, in us, if there was one."""
-    return {tuple(r["shape"]): min(r["variants"].values()) for r in rows if r.get("variants")}
-
-
-def line_of(row: Mapping[str, Any]) -> str:
+def line_of(name: str, row: Mapping[str, Any]) -> str:
     """A line on a shape: medians and half their interquartile range, and what our call ran."""
-    shape = " x ".join(map(str, row["shape"])) + (", b by columns" if row["by_columns"] else "")
+    shape = f"{name} {' '.join(map(str, row['shape']))}"
     if "error" in row:
         return f"{shape}: {row['error']}"
     ours, others = timings(row)
     times = [f"{t.name} {t.median:.1f} us ± {100 * t.spread:.1f} %" for t in (ours, *others)]
     line = f"{shape}: {', '.join(times)}; {ratio(row)[0]:.2f} x {best(others).name}; {row['variant']}"
     if row["variants"]:
-        name, us = min(row["variants"].items(), key=lambda item: item[1])
-        line += f"; best of {len(row['variants'])} is {name}, {us:.1f} us"
+        least, us = min(row["variants"].items(), key=lambda item: item[1])
+        line += f"; best of {len(row['variants'])} is {least}, {us:.1f} us"
     return line + (", tuned" if row["tuned"] else "")
+
+
+def table_of(told: Sequence[Mapping[str, Any]]) -> str:
+    """All lines as a table for people."""
+    heads = ("calls", "shapes", "mean", "below 0.90", "worst", "regret", "p95")
+    lines = [heads, (":--", "--:", "--:", "--:", ":--", "--:", "--:")]
+    for line in told:
+        if line["worst"] is not None:
+            least, shape = line["worst"]
+            means = f"{line['geometric_mean']:.2f}", str(round(line["below_0.90"] * line["shapes"]))
+            regret = ["" if (r := line[f"regret_{of}"]) is None else f"{r:.1%}" for of in ("mean", "p95")]
+            worst = f"{least:.2f}, {' '.join(map(str, shape))}"
+            lines.append((line["name"], str(line["shapes"]), *means, worst, *regret))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--operators", nargs="+", default=list(FORMS), choices=list(FORMS))
+    parser.add_argument("--count", type=int, default=60, help="of shapes of each operator")
+    parser.add_argument("--seconds", type=float, default=170.0, help="after which no more shapes are begun")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--variants", action="store_true")
     parser.add_argument("--json", type=Path)
@@ -114,36 +160,35 @@ def main() -> int:
     options = _arguments()
     installed(("numpy",))
     from aot_tune import ops
-    from aot_tune.spec import problem
-    from aot_tune.spec.load_operators import bundled_templates, load_operator
-    from aot_tune.spec.regimes import regime_of
 
-    gemm = load_operator(bundled_templates() / "gemm")
     others = [name for name in ("numpy", "torch") if importlib.util.find_spec(name) is not None]
     if "torch" not in others:
         print("torch is not installed: only numpy counts", flush=True)
-    forced = variants_of(ops.manifest(), "gemm", "f32", "cpu") if options.variants else []
-    workers = {name: name for name in (_OURS, *others)} | dict.fromkeys(forced, _OURS)
+    kept = ops.manifest() if options.variants else None
+    forced = {name: variants_of(kept, name, "f32", "cpu") for name in options.operators if kept}
+    of_variants = {variant: f"{name}:{variant}" for name, variants in forced.items() for variant in variants}
+    workers = {name: name for name in (_OURS, *others)} | dict.fromkeys(of_variants, _OURS)
     about, usage, start = describe(options.threads), Usage(), time.monotonic()
-    rows = []
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in options.operators}
+    turns = itertools.chain.from_iterable(
+        zip(*([(n, s) for s in shapes_of(n, options.count, options.seed)] for n in options.operators), strict=True)
+    )
     with Fleet(
-        workers,
-        threads=options.threads,
-        rounds=options.rounds,
-        budget_ms=20.0,
-        limit_s=2.5 if not forced else 10.0,
-        forced={name: f"gemm:{name}" for name in forced},
+        workers, threads=options.threads, rounds=options.rounds, budget_ms=4.0, limit_s=1.0, forced=of_variants
     ) as fleet:
         race = Race(fleet, others, forced)
-        for shape, by_columns in given_shapes(options.count, options.seed):
-            regime = regime_of(gemm, gemm.facts(problem(**dict(zip("MNK", shape, strict=True)))))
-            rows.append({**race.run(shape, by_columns), "regime": regime})
-            print(line_of(rows[-1]), flush=True)
+        for name, shape in turns:
+            if time.monotonic() < start + options.seconds:
+                rows[name].append(race.run(name, shape))
+                print(line_of(name, rows[name][-1]), flush=True)
     shares = usage.shares()
-    best_us = fastest_of(rows)
-    told = tell("gemm f32 on a CPU", rows, best_us)
-    spreads = [timings(r)[0].spread for r in rows if "us" in r] or [math.nan]
+    told = []
+    for name, some in rows.items():
+        least = {tuple(r["shape"]): min(r["variants"].values()) for r in some if r.get("variants")}
+        told += tell(name, some, least)
+    spreads = [timings(r)[0].spread for some in rows.values() for r in some if "us" in r] or [math.nan]
     seconds = time.monotonic() - start
+    print(table_of(told))
     print(
         f"{about['cpu']}, {options.threads} threads, numpy {about['numpy']}, torch {about['torch'] or 'absent'}; "
         f"our spread {100 * statistics.median(spreads):.1f} % in the median; {seconds:.0f} s, of the processor time "
@@ -151,8 +196,8 @@ def main() -> int:
         + ("" if shares["others"] + shares["stolen"] < NOISE else ": the machine was not quiet, measure again")
     )
     if options.json:
-        kept = {"about": about, "seconds": seconds, "shares": shares, "told": told, "rows": rows}
-        options.json.write_text(json.dumps(kept, indent=1) + "\n")
+        kept_rows = {"about": about, "seconds": seconds, "shares": shares, "told": told, "rows": rows}
+        options.json.write_text(json.dumps(kept_rows, indent=1) + "\n")
     return 0
 
 

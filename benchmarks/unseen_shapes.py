@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stats import Timing, best, geometric_mean
+
+if TYPE_CHECKING:
+    from aot_tune.spec import Operator, Problem
 
 __all__ = [
     "COPIED",
@@ -22,6 +24,7 @@ __all__ = [
     "any_row_shapes",
     "attentions",
     "batches",
+    "called",
     "of_a_copy",
     "products",
     "ratio",
@@ -38,7 +41,7 @@ _CERTAIN = 2.0
 """A shape is certainly slower if it is slower by this many standard errors of the mean log ratio over rounds."""
 
 
-_LARGE_ELEMENTS, _MOST_ELEMENTS = 2**25, 2**28
+_MOST_ELEMENTS = 2**28
 COPIED = 8 * 10**6
 """A call of at least this many bytes is compared with a copy."""
 _MB = 10**6
@@ -48,7 +51,7 @@ _HEADS = ((8, 8), (12, 12), (16, 16), (20, 20), (32, 32), (40, 40), (8, 1), (8, 
 _HEADS += ((32, 8), (32, 4), (40, 8), (48, 8), (64, 8), (64, 4))
 """Heads of queries and of keys in models."""
 _MOST_PAIRS, _MOST_BYTES, _MOST_WORK = 2**43, 2**32, 2**38
-"""Limits of B * H * M * N * D of attention, of the bytes of its keys and values, and of B * M * N * K of batches."""
+"""Limits of B * H * M * N * D of attention, of the bytes of its keys and values in 16 bits, and of B * M * N * K."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,22 @@ def products(count: int, seed: int, given: Products = ON_GPU) -> list[Shape]:
     return list(found)
 
 
-def batches(count: int, seed: int) -> list[Shape]:
+def called(operator: Operator, shape: Shape, dtype: str, form: Mapping[str, Any]) -> Problem:
+    """A shape of an operator as a problem, with the optional tensors and attributes of a form."""
+    from aot_tune.spec import problem
+
+    told = [part for part in shape if isinstance(part, str)]
+    attributes = dict(part.split("=") for part in told if "=" in part)
+    return problem(
+        order={name: tuple(map(int, axes)) for name, axes in (part.split(":") for part in told if ":" in part)},
+        present=form.get("present", ()),
+        attributes={**attributes, **form.get("attributes", {})},
+        dtypes={"T": dtype},
+        **dict(zip(operator.dims, (n for n in shape if isinstance(n, int)), strict=True)),
+    )
+
+
+def batches(count: int, seed: int, most: int = _MOST_WORK) -> list[Shape]:
     """B, M, N and K of different batches, and the orders of the axes of a and b. Some have one row or few.
 
     A fourth has N = 64, and a fourth K of at most 128.
@@ -113,12 +131,19 @@ def batches(count: int, seed: int) -> list[Shape]:
         k = draw.choice((draw.extent(16, 128), *(draw.extent(16, 4096) for _ in range(3))))
         shape = draw.log(2, 512), m, n, k
         a, b = (draw.choices(("012", "021", "102"), (2, 2, 1))[0] for _ in "ab")
-        if math.prod(shape) <= _MOST_WORK:
+        if math.prod(shape) <= most:
             found[(*shape, f"a:{a}", f"b:{b}")] = None
     return list(found)
 
 
-def attentions(count: int, seed: int, form: str, widths: Sequence[int]) -> list[Shape]:
+def attentions(
+    count: int,
+    seed: int,
+    form: str,
+    widths: Sequence[int],
+    most_pairs: int = _MOST_PAIRS,
+    most_bytes: int = _MOST_BYTES,
+) -> list[Shape]:
     """B, H, HK, M, N and D of different calls, their mask, and the orders of axes if heads lie beside each other.
 
     Args:
@@ -137,36 +162,37 @@ def attentions(count: int, seed: int, form: str, widths: Sequence[int]) -> list[
         else:
             m, n = 1 if form == "one" else draw.log(2, 32), draw.extent(256, 2**17)
             causal = draw.choice(("none", "lower_right"))
-        while b > 1 and (b * h * m * n * d > _MOST_PAIRS or 4 * b * hk * n * d > _MOST_BYTES):
+        while b > 1 and (b * h * m * n * d > most_pairs or 4 * b * hk * n * d > most_bytes):
             b //= 2
         orders = [f"{tensor}:0213" for tensor in ("q", "k", "v", "out")] if draw.random() < 0.4 else []
-        if b * h * m * n * d <= _MOST_PAIRS and 4 * b * hk * n * d <= _MOST_BYTES:
+        if b * h * m * n * d <= most_pairs and 4 * b * hk * n * d <= most_bytes:
             found[(b, h, hk, m, n, d, f"causal={causal}", *orders)] = None
     return list(found)
 
 
-def row_shapes(count: int, seed: int) -> list[Shape]:
+def row_shapes(count: int, seed: int, most: int = _MOST_ELEMENTS) -> list[Shape]:
     """Rows and widths of different calls: 1 to 16384 rows; widths of 64 to 16384 that are multiples of 8."""
     draw = _Draw(f"unseen rows {seed}")
     found: dict[Shape, None] = {}
     while len(found) < count:
         few, many = draw.log(2, 64), (draw.log(65, 16384), draw.log(65, 16384))
-        rows = draw.choice((1, few, *many))
-        found[rows, 8 * round(draw.log(64, 16384) / 8)] = None
+        rows, width = draw.choice((1, few, *many)), 8 * round(draw.log(64, 16384) / 8)
+        if rows * width <= most:
+            found[rows, width] = None
     return list(found)
 
 
-def any_row_shapes(count: int, seed: int) -> list[Shape]:
+def any_row_shapes(count: int, seed: int, most: int = _MOST_ELEMENTS) -> list[Shape]:
     """The same with any widths from 1 to 160000, every other one odd.
 
-    A tensor has at most 2**28 elements. A fourth have at least 2**25: 128 MB read and written in two bytes each.
+    A fourth have at least an eighth of the most elements: by default 128 MB read and written in two bytes each.
     """
     draw = _Draw(f"unseen rows of any width {seed}")
     found: dict[Shape, None] = {}
     while len(found) < count:
         rows, width = draw.choice((1, draw.log(2, 64), draw.log(2, 16384))), draw.log(1, 160000)
         shape = rows, width | 1 if len(found) % 2 else width + width % 2
-        if (_LARGE_ELEMENTS if len(found) % 8 > 5 else 1) <= math.prod(shape) <= _MOST_ELEMENTS:
+        if (most // 8 if len(found) % 8 > 5 else 1) <= math.prod(shape) <= most:
             found[shape] = None
     return list(found)
 
@@ -194,13 +220,13 @@ def timings(row: Mapping[str, Any]) -> tuple[Timing, list[Timing]]:
 def ratio(row: Mapping[str, Any]) -> tuple[float, float]:
     """Our speed over that of the fastest other library, and the standard error of its logarithm over rounds."""
     ours, others = timings(row)
-    logs = [math.log(t / o) for o, t in zip(ours.rounds, best(others).rounds, strict=True)]
+    logs = [math.log(t / o) for o, t in zip(ours.rounds, best(others).rounds, strict=False)]
     error = statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.0
     return math.exp(statistics.fmean(logs)), error
 
 
 def tell(name: str, rows: Sequence[Mapping[str, Any]], fastest: Mapping[Shape, float]) -> list[dict[str, Any]]:
-    """Print a line on all shapes and one on each regime, and return what they say.
+    """What there is to say of all shapes, and of each regime.
 
     Args:
         rows: `shape`, `regime`, `us` of each library by round or an `error`, and whether the shape was `tuned`.
@@ -208,10 +234,7 @@ def tell(name: str, rows: Sequence[Mapping[str, Any]], fastest: Mapping[Shape, f
     """
     regimes = sorted({r["regime"] for r in rows})
     parts = {name: rows, **{f"{name}, {regime}": [r for r in rows if r["regime"] == regime] for regime in regimes}}
-    told = [_told(part, some, fastest) for part, some in parts.items()]
-    for line in told:
-        print(json.dumps(line), flush=True)
-    return told
+    return [_told(part, some, fastest) for part, some in parts.items()]
 
 
 def _told(name: str, rows: Sequence[Mapping[str, Any]], fastest: Mapping[Shape, float]) -> dict[str, Any]:
@@ -225,6 +248,7 @@ def _told(name: str, rows: Sequence[Mapping[str, Any]], fastest: Mapping[Shape, 
         "failed": len(rows) - len(timed),
         "geometric_mean": geometric_mean(x for _, x, _ in found) if found else None,
         "below_0.95": _share_below(0.95, found),
+        "below_0.90": _share_below(0.9, found),
         "below_0.80": _share_below(0.8, found),
         "certainly_below_0.95": _certainly_below(0.95, found),
         "certainly_below_0.80": _certainly_below(0.8, found),

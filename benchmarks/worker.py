@@ -116,8 +116,7 @@ def _batch(cycle: Any, count: int) -> int:
 
 
 def _points(array: Any) -> list[float]:
-    rows, columns = array.shape
-    return [float(array[i * 7919 % rows, i * 104729 % columns]) for i in range(_POINTS)]
+    return [float(array.flat[i * 104729 % array.size]) for i in range(_POINTS)]
 
 
 def settle() -> None:
