@@ -100,6 +100,19 @@ def _refusals(table: OperatorTable) -> str:
     return "\n\n".join([*(_refusal(table, first, every[first]) for first, *_ in variants.values()), "\n".join(lines)])
 
 
+def _worthwhile(table: OperatorTable) -> str:
+    """A function that knows the calls that each variant's kernel is meant for."""
+    fact, variants = _fact_printer(table.operator), dict[str, list[int]]()
+    for index, variant in enumerate(table.variants):
+        if conditions := table.worth.get(variant.name):
+            meant = " && ".join(f"({condition.cpp(fact)}) != 0" for condition in conditions)
+            variants.setdefault(meant, []).append(index)
+    lines = ["bool Own::worthwhile(const Call& c, int variant) {", "  (void)c;", "  switch (variant) {"]
+    for meant, indices in variants.items():
+        lines += [f"    case {i}:" for i in indices] + [f"      return {meant};"]
+    return "\n".join([*lines, "    default:", "      return true;", "  }", "}"])
+
+
 def _refusal(table: OperatorTable, index: int, guards: tuple[Expr, ...]) -> str:
     read = _fact_printer(table.operator)
     lines = [f"const char* refusal_{index}(const Call& c) {{", "  (void)c;"]
@@ -178,17 +191,12 @@ def _of_variant(name: str, expectation: ExpectedTime, shared: Mapping[int, int],
         for i, tree in enumerate(trees)
     ]
     weights = ", ".join(map(str, model.weights))
-    within = " && ".join(f"({condition.cpp(fact)}) != 0" for condition in expectation.within) or "true"
     return "\n".join(
         [
             f"constexpr int64_t kWeights_{name}[] = {{{weights}}};",
             f"constexpr TimeTree kTrees_{name}[] = {{",
             *rows,
             "};",
-            f"bool within_{name}(const Call& c) {{",
-            "  (void)c;",
-            f"  return {within};",
-            "}",
             f"int64_t expected_{name}(const Call& c, const int64_t* s, int64_t limit) {{",
             "  (void)c;",
             "  (void)s;",
@@ -205,7 +213,7 @@ def _table(operator: Operator, index: int, target: TargetTable) -> str:
     for number, expected in enumerate(target.expected):
         bits = sum(1 << place for place, name in enumerate(names) if name in expected.regimes)
         row = [kinds.index(expected.facts), hex(bits), expected.variant, str(expected.vendor).lower()]
-        row += [expected.model.error, f"within_{index}_{number}", f"expected_{index}_{number}"]
+        row += [expected.model.error, f"expected_{index}_{number}"]
         lines.append(f"    {braced(row)},")
     return "\n".join([*lines, "};"])
 
@@ -299,6 +307,7 @@ def _operator(spec: LibrarySpec, table: OperatorTable) -> str:
         bind=_bind(op),
         legal=_legal(op),
         refusals=_refusals(table),
+        worthwhile=_worthwhile(table),
         decisions=_decisions(table),
         generics=sorted(i for family in table.families for i in table.generics(family)),
         most_expected=max([0, *(len(target.expected) for target in table.tables)]),

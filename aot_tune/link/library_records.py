@@ -74,8 +74,7 @@ def family_facts(target: str) -> FamilyFacts:
 class ExpectedTime:
     """The time that a variant (by its index) is expected to take on a call that nobody measured.
 
-    It is valid for calls with these `facts`, of these regimes, if everything in `within` holds: those are the calls
-    that its kernel is meant for. What is the `vendor`'s choice needs no caution.
+    It is valid for calls with these `facts`, of these regimes. What is the `vendor`'s choice needs no caution.
     """
 
     variant: int
@@ -84,7 +83,6 @@ class ExpectedTime:
     facts: tuple[tuple[str, int], ...] = ()
     regimes: frozenset[str] = frozenset({OTHER})
     vendor: bool = False
-    within: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +157,7 @@ class OperatorTable:
     Args:
         rooflines: by a variant's name, the best `share` of the roofline that it reached, on the `problem`, by the peaks
             that `of` names.
+        worth: by a variant's name, conditions that hold where its kernel is meant for a call.
         varying: names of variants whose results vary between equal calls, for explain().
         noting: symbols of variants with a function `<symbol>_note`, which writes a line of text for explain().
             `generate` finds these out from the objects, and the `settled` ones.
@@ -170,6 +169,7 @@ class OperatorTable:
     variants: tuple[Variant, ...]
     tables: tuple[TargetTable, ...] = ()
     rooflines: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    worth: Mapping[str, tuple[Expr, ...]] = field(default_factory=dict)
     varying: frozenset[str] = frozenset()
     noting: frozenset[str] = frozenset()
     settled: frozenset[str] = frozenset()

@@ -110,12 +110,12 @@ struct ExpectedInfo {
   int32_t variant;
   bool vendor;  // chooses by a vendor's heuristic
   int32_t error;
-  bool (*within)(const CallOf<Op>&);
   int64_t (*expected)(const CallOf<Op>&, const int64_t* terms, int64_t limit);
 
   // With `elsewhere`, those that were only timed in other regimes.
   bool is_for(const RegimeInfo& regime, const CallOf<Op>& c, bool elsewhere = false) const {
-    return kind == regime.kind && ((regimes >> regime.number & 1u) == 0) == elsewhere && within(c);
+    return kind == regime.kind && ((regimes >> regime.number & 1u) == 0) == elsewhere &&
+           Op::worthwhile(c, variant);
   }
 };
 
@@ -168,11 +168,12 @@ bool accepts(const CallOf<Op>& c, int variant, Trace& trace) {
   return refused == nullptr || trace.guard(false, Op::kVariants[variant], refused);
 }
 
-// The first of some variants that answers the call, or -1.
+// The first of some variants that answers the call, or -1. With `meant`, it is meant for such calls.
 template <typename Op, typename Trace>
-int first_of(const CallOf<Op>& c, const Variants& ranked, Trace& trace) {
+int first_of(const CallOf<Op>& c, const Variants& ranked, Trace& trace, bool meant = false) {
   for (const int16_t index : ranked) {
     const VariantInfo& variant = Op::kVariants[index];
+    if (meant && !Op::worthwhile(c, index)) continue;
     if (!variant.generic && !allowed(Op::kOperator, variant, trace)) continue;
     if (accepts(c, index, trace) && trace.fits(c, index)) return index;
   }
@@ -196,10 +197,12 @@ bool one_competes(const CallOf<Op>& c, const Variants& ranked) {
 }
 
 // Whether the variants of a problem, the fastest first, tell something of a call: one serves it, and no
-// generic one that is faster there. But a generic one may be the fastest of all.
+// generic one that is faster there. But a generic one may be the fastest of all. With `meant`, only variants
+// count that are meant for such calls.
 template <typename Op>
-bool tell(const CallOf<Op>& c, const Variants& ranked) {
+bool tell(const CallOf<Op>& c, const Variants& ranked, bool meant) {
   for (const int16_t variant : ranked) {
+    if (meant && !Op::worthwhile(c, variant)) continue;
     if (competes(c, variant)) return true;
     const bool is_ahead = Op::kVariants[variant].generic && !Op::kVariants[ranked.indices[0]].generic;
     if (is_ahead && Op::refusal(c, variant) == nullptr) return false;
@@ -308,8 +311,9 @@ int64_t distance(const Row<Op>& one, const Row<Op>& other, const Logs<Op>& logs,
 }
 
 // The nearest of the measured problems with a variant that may serve the call, the first of several, or null.
+// With `meant`, the variant is meant for such calls.
 template <typename Op>
-const Row<Op>* nearest(const TableInfo<Op>& table, const CallOf<Op>& c) noexcept {
+const Row<Op>* nearest(const TableInfo<Op>& table, const CallOf<Op>& c, bool meant) noexcept {
   const Row<Op> call = row_of(c);
   const Logs<Op> logs(call);
   const Row<Op>* nearest = nullptr;
@@ -317,7 +321,7 @@ const Row<Op>* nearest(const TableInfo<Op>& table, const CallOf<Op>& c) noexcept
   for (int32_t i = 0; i < table.row_count; ++i) {
     const Row<Op>& row = table.rows[i];
     const int64_t far = distance(row, call, logs, least);
-    if (far >= least || !tell(c, table.ranked_of(row))) continue;
+    if (far >= least || !tell(c, table.ranked_of(row), meant)) continue;
     nearest = &row;
     least = far;
   }
@@ -359,7 +363,8 @@ void explain_regime(Text& text, const TableInfo<Op>& table, const CallOf<Op>& c)
 // The measured problem that is nearest. Where times are not expected, it decides.
 template <typename Op>
 void explain_nearest(Text& text, const TableInfo<Op>& table, const CallOf<Op>& c) noexcept {
-  const Row<Op>* const row = nearest(table, c);
+  const Row<Op>* row = nearest(table, c, true);
+  if (row == nullptr) row = nearest(table, c, false);
   if (row == nullptr) return;
   double most = 1;
   text.add("nearest:");
@@ -420,8 +425,10 @@ int rank(const TableInfo<Op>& table, const CallOf<Op>& c, Trace& trace) {
   if constexpr (Op::kMostExpected > 0) {
     if (regime != nullptr) variant = likeliest(table, *regime, c, trace);
   }
-  const Row<Op>* const row = regime == nullptr ? nearest(table, c) : nullptr;
-  if (row != nullptr) variant = first_of(c, table.ranked_of(*row), trace);
+  for (int meant = regime == nullptr ? 1 : -1; variant < 0 && meant >= 0; --meant) {
+    const Row<Op>* const row = nearest(table, c, meant != 0);
+    if (row != nullptr) variant = first_of(c, table.ranked_of(*row), trace, meant != 0);
+  }
   return variant >= 0 ? variant : first_of(c, table.rest, trace);
 }
 

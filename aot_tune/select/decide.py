@@ -358,8 +358,11 @@ class _Shapes:
             def serves(candidate: str, i: int = i) -> bool:
                 return bool(self.may[candidate][i])
 
-            tried = known.ranked_of(forms[i], serves, left=folds != self.folds[i])
-            picks[i] = next((self.kept.index(c) for c in tried if serves(c)), -1)
+            def meant(candidate: str, i: int = i) -> bool:
+                return bool(self.serves[candidate][i])
+
+            tried = known.tried(forms[i], serves, meant, left=folds != self.folds[i])
+            picks[i] = next(map(self.kept.index, tried), -1)
         return picks
 
     def _about(self, problem: str) -> Callable[[str], tuple[float, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -69,19 +69,29 @@ class Nearest:
     candidates: tuple[tuple[str, ...], ...]
     generic: frozenset[str] = frozenset()
 
-    def ranked(self, facts: Facts, serves: Callable[[str], bool], *, without: str = "") -> tuple[str, ...]:
+    def tried(
+        self,
+        form: Form,
+        serves: Callable[[str], bool],
+        meant: Callable[[str], bool],
+        left: Sequence[bool] | None = None,
+    ) -> Iterator[str]:
+        """The candidates to try on a call of a form, best first: those that are `meant` for it, then all that serve it.
+
+        `left` says which problems count.
+        """
+        for able in (lambda c: serves(c) and meant(c), serves):
+            yield from filter(able, self.ranked(form, able, left))
+
+    def ranked(self, form: Form, serves: Callable[[str], bool], left: Sequence[bool] | None = None) -> tuple[str, ...]:
         """The candidates of the nearest problem that tells something; none if there is no such problem.
 
-        On a tie, it is the one whose form is less. The problem `without` is left out.
+        On a tie, it is the one whose form is less.
         """
-        return self.ranked_of(form_of(facts), serves, left=[p != without for p in self.problems])
-
-    def ranked_of(self, form: Form, serves: Callable[[str], bool], *, left: Sequence[bool]) -> tuple[str, ...]:
-        """The same for a form, by the problems that are left."""
         if not self.problems:
             return ()
         for row in np.argsort(self._distances(form), kind="stable").tolist():
-            if left[row] and self._tells(self.candidates[row], serves):
+            if (left is None or left[row]) and self._tells(self.candidates[row], serves):
                 return self.candidates[row]
         return ()
 

@@ -25,7 +25,7 @@ from aot_tune.select.decide import (
     slowest,
 )
 from aot_tune.select.nearest import Nearest, form_of, without_equals
-from aot_tune.spec import Facts, all_of
+from aot_tune.spec import Expr, Facts, all_of
 from aot_tune.spec.regimes import OTHER, Regime
 from aot_tune.spec.survey_shapes import Kind
 
@@ -141,7 +141,7 @@ def select(
         generic: candidates that serve any call. With a survey, they are kept in any case.
     """
     rows = {p: row for p, row in sorted(costs.items()) if row}
-    survey = survey or Survey({}, {}, {}, lambda _candidate: ())
+    survey = survey or Survey({}, {}, {}, _always)
     rows = {p: _filled(row, survey.costs.get(p, {})) for p, row in rows.items()}
     drawn = {p: row for p, row in sorted(survey.costs.items()) if row and p not in rows}
     learned = {p: row for p, row in drawn.items() if not is_held_out(p)}
@@ -218,7 +218,7 @@ def select(
     return replace(
         selection,
         regret={p: _lost(row, selection.exact.get(p, ())) for p, row in rows.items()},
-        held_out={} if learned else _held_out(rows, facts, nearest, guards),
+        held_out={} if learned else _held_out(rows, facts, nearest, guards, survey.worth),
         rules=_judged(selection, aside, survey, kind_of, guards) if aside else rules,
     )
 
@@ -250,17 +250,24 @@ def _judged(
     }
 
 
-def ranked(selection: Selection, problem: str, facts: Facts, guards: Guards) -> tuple[str, ...]:
+def _always(_candidate: str) -> tuple[Expr, ...]:
+    return ()
+
+
+def ranked(
+    selection: Selection, problem: str, facts: Facts, guards: Guards, worth: Guards = _always
+) -> tuple[str, ...]:
     """The candidates that dispatch tries on a call, best first. Those that do not serve it are left out.
 
-    `problem` is the id of the measured problem that the call is like, if there is one.
+    `problem` is the id of the measured problem that the call is like, if there is one. Candidates that are `worth` a
+    try on the call come first.
     """
-    return tuple(dict.fromkeys(_tried(selection, problem, facts, guards)))
+    return tuple(dict.fromkeys(_tried(selection, problem, facts, guards, worth)))
 
 
-def picked(selection: Selection, problem: str, facts: Facts, guards: Guards) -> str | None:
+def picked(selection: Selection, problem: str, facts: Facts, guards: Guards, worth: Guards = _always) -> str | None:
     """The first of the candidates that `ranked` returns; None if there is none."""
-    return next(_tried(selection, problem, facts, guards), None)
+    return next(_tried(selection, problem, facts, guards, worth), None)
 
 
 def all_picked(
@@ -269,27 +276,36 @@ def all_picked(
     guards: Guards,
     worth: Guards,
 ) -> dict[str, str | None]:
-    """What `picked` returns for many calls, by problem id. Only candidates that are `worth` it have expected times."""
-    likely = _likeliest(selection, calls, lambda c: (*guards(c), *worth(c)))
-    return {name: next(_tried(selection, name, facts, guards, likely[name]), None) for name, facts in calls.items()}
+    """What `picked` returns for many calls, by problem id."""
+    likely = _likeliest(selection, calls, guards, worth)
+    return {n: next(_tried(selection, n, facts, guards, worth, likely[n]), None) for n, facts in calls.items()}
 
 
-def _likeliest(selection: Selection, calls: Mapping[str, Facts], guards: Guards) -> dict[str, tuple[str, ...] | None]:
+def _likeliest(
+    selection: Selection, calls: Mapping[str, Facts], guards: Guards, worth: Guards
+) -> dict[str, tuple[str, ...] | None]:
+    """By expected times, which only candidates have that are `worth` it."""
     generic = frozenset[str]() if selection.nearest is None else selection.nearest.generic
-    return likeliest(selection.expected, selection.rules, selection.regimes, calls, guards, generic)
+    able = lambda c: (*guards(c), *worth(c))  # noqa: E731
+    return likeliest(selection.expected, selection.rules, selection.regimes, calls, able, generic)
 
 
 def _tried(
-    selection: Selection, problem: str, facts: Facts, guards: Guards, likely: Sequence[str] | None = None
+    selection: Selection,
+    problem: str,
+    facts: Facts,
+    guards: Guards,
+    worth: Guards,
+    likely: Sequence[str] | None = None,
 ) -> Iterator[str]:
     """The candidates that dispatch tries and that serve. `likely` are those by expected times, if they are known."""
-    serves = cache(partial(_serves, guards, facts=facts))
+    serves, meant = (cache(partial(_serves, conditions, facts=facts)) for conditions in (guards, worth))
     yield from filter(serves, selection.exact.get(problem, ()))
     if likely is None:
-        likely = _likeliest(selection, {problem: facts}, guards)[problem]
+        likely = _likeliest(selection, {problem: facts}, guards, worth)[problem]
     yield from likely or ()
     if likely is None and selection.nearest is not None:
-        yield from filter(serves, selection.nearest.ranked(facts, serves))
+        yield from selection.nearest.tried(form_of(facts), serves, meant)
     yield from filter(serves, selection.rest)
 
 
@@ -347,15 +363,19 @@ def _with(beside: Mapping[str, str], ranked: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*ranked, *(beside[c] for c in ranked if c in beside)]))
 
 
-def _held_out(rows: Costs, facts: Mapping[str, Facts], nearest: Nearest, guards: Guards) -> dict[str, float]:
+def _held_out(
+    rows: Costs, facts: Mapping[str, Facts], nearest: Nearest, guards: Guards, worth: Guards
+) -> dict[str, float]:
     """Regret of what the nearest of the other problems gives each one.
 
     A problem is left out if nothing serves it, or if what serves it was never timed there: its regret is unknown.
     """
     regrets = {}
     for problem, row in rows.items():
-        serves = partial(_serves, guards, facts=facts[problem])
-        first = next(filter(serves, nearest.ranked(facts[problem], serves, without=problem)), None)
+        serves, meant = (partial(_serves, conditions, facts=facts[problem]) for conditions in (guards, worth))
+        first = next(
+            nearest.tried(form_of(facts[problem]), serves, meant, [p != problem for p in nearest.problems]), None
+        )
         if first in row:
             regrets[problem] = row[first] / min(row.values()) - 1
     return regrets

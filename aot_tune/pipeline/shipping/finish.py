@@ -44,7 +44,7 @@ from aot_tune.select import (
     terms_of,
 )
 from aot_tune.select.decide import MEAN_LIMIT, P95_LIMIT
-from aot_tune.spec import Operator, Problem
+from aot_tune.spec import Expr, Operator, Problem
 from aot_tune.spec.regimes import OTHER, regime_of, regimes_of
 from aot_tune.spec.survey_shapes import kind_of
 from aot_tune.support.errors import BuildError, NoSurvivorError
@@ -139,7 +139,7 @@ def selected(evidence: Evidence, options: Options | None = None) -> tuple[Costs,
     facts = {p.id: operator.facts(p) for p in evidence.workload}
     sizes = {i: e.text_bytes for i, e in evidence.variants.items() if e.object}
     survey = _survey_of(evidence)
-    drawn = survey is not None and not survey.costs.keys() <= costs.keys()
+    drawn = not survey.costs.keys() <= costs.keys()
     selection = select(
         costs,
         facts,
@@ -190,22 +190,16 @@ def _limits(options: Options, *, surveyed: bool) -> ChoiceLimits:
     )
 
 
-def _survey_of(evidence: Evidence) -> Survey | None:
-    """What was surveyed, and the terms for expected times; None if nothing was surveyed."""
+def _survey_of(evidence: Evidence) -> Survey:
+    """What was surveyed, and the terms for expected times."""
     costs, operator = evidence.surveyed.costs(evidence.failed), evidence.operator
-    if not costs:
-        return None
     candidates = {c for row in costs.values() for c in row}
     variants = [evidence.variants[c] for c in candidates]
-    processors = evidence.surveyed.processors
+    tilings = {e.candidate.id: operator.kernel(e.candidate.kernel).tiling(e.candidate.config) for e in variants}
     return Survey(
         costs=costs,
         facts={name: operator.facts(evidence.surveyed.problems[name]) for name in costs},
-        terms=terms_of(
-            operator,
-            {e.candidate.id: operator.kernel(e.candidate.kernel).tiling(e.candidate.config) for e in variants},
-            processors,
-        ),
+        terms=terms_of(operator, tilings, evidence.surveyed.processors) if tilings else {},
         worth=worth_of(evidence),
         vendor=frozenset(e.candidate.id for e in variants if evidence.leaves_choice(e)),
     )
@@ -343,7 +337,7 @@ def _units(chosen: Mapping[str, Sequence[Chosen]]) -> tuple[str, ...]:
 def _operator(
     operator: Operator, chosen: list[Chosen], generics: Sequence[Variant], devices: Mapping[str, Device]
 ) -> tuple[OperatorTable, list[OperatorReport]]:
-    variants, shares = list(generics), dict[str, Mapping[str, object]]()
+    variants, shares, worth = list(generics), dict[str, Mapping[str, object]](), dict[str, tuple[Expr, ...]]()
     index = {g.candidate.id: i for i, g in enumerate(generics)}
     tables: list[TargetTable] = []
     reports: list[OperatorReport] = []
@@ -354,6 +348,7 @@ def _operator(
             if candidate not in index:
                 index[candidate] = len(variants)
                 variants.append(evidence.variants[candidate])
+                worth[variants[-1].name] = worth_of(evidence)(candidate)
                 best = rooflines.best_of(candidate)
                 shares[variants[-1].name] = best._asdict() if best is not None else {}
         if selection.kept:
@@ -369,6 +364,7 @@ def _operator(
         variants=tuple(variants),
         tables=tuple(tables),
         rooflines=shares,
+        worth=worth,
         varying=frozenset(v.name for v in variants if v.candidate.id in varying),
     )
     return table, reports
@@ -400,7 +396,6 @@ def _table(chosen: Chosen, index: Mapping[str, int], devices: Mapping[str, Devic
                 facts=e.kind,
                 regimes=e.regimes,
                 vendor=e.vendor,
-                within=worth_of(evidence)(e.candidate),
             )
             for e in selection.expected
         ),

@@ -109,7 +109,9 @@ def test_the_nearest_problem_is_the_same_on_many_calls(odd: linked.Built, odd_op
     picks = set()
     for p in some_calls(2000, 5):
         call = op.facts(p)
-        wanted = picked_by(selection, tuned.get(form_of(call), ""), call, lambda c: table.variants[int(c)].requires)
+        guards = lambda c: table.variants[int(c)].requires  # noqa: E731
+        worth = lambda c: table.worth.get(table.variants[int(c)].name, ())  # noqa: E731
+        wanted = picked_by(selection, tuned.get(form_of(call), ""), call, guards, worth)
         attributes = {a: str(v) for a, v in p.attributes.items()}
         told = odd_ops.explain("near", *arrays(p), **attributes)
         assert told["variant"] == table.variants[int(wanted or GENERIC)].name, p.id

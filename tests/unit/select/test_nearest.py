@@ -23,7 +23,7 @@ def size(m: int, n: int = 64, k: int = 64, **more: object) -> Problem:
 
 
 def ranked(known: Nearest, call: Problem, *refused: str, without: str = "") -> tuple[str, ...]:
-    return known.ranked(GEMM.facts(call), lambda c: c not in refused, without=without)
+    return known.ranked(form_of(GEMM.facts(call)), lambda c: c not in refused, [p != without for p in known.problems])
 
 
 def test_factors_between_extents_count_and_a_tie_goes_to_the_lesser() -> None:
@@ -75,6 +75,13 @@ def test_a_problem_tells_nothing_where_a_generic_variant_is_faster_than_what_ser
     assert ranked(known, size(16)) == ("x", "generic", "slow")
     assert ranked(known, size(16), "x") == ("y", "generic", "slow")
     assert ranked(known, size(16), "x", "y") == ()
+
+
+def test_what_is_meant_for_a_call_comes_first() -> None:
+    known = nearest(near=(size(16), ("x", "y", "generic")), far=(size(2048), ("z", "generic")))
+    form, every = form_of(GEMM.facts(size(16))), lambda _candidate: True
+    assert list(known.tried(form, every, "y".__eq__)) == ["y", "x", "y", "generic"]
+    assert list(known.tried(form, every, "z".__eq__))[:2] == ["z", "x"]
 
 
 def test_of_equal_forms_the_first_counts() -> None:

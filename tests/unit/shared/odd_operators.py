@@ -306,8 +306,9 @@ def _product(
     table: TargetTable,
     guards: dict[int, tuple[Expr, ...]],
     regimes: dict[str, tuple[Expr, ...]] | None = None,
+    worth: tuple[Expr, ...] = (),
 ) -> OperatorTable:
-    """Variants plain, small and packed of an operator."""
+    """Variants plain, small and packed of an operator. `worth` says which calls packed is meant for."""
     arguments = ", ".join(f"const DLTensor *{n}" for n in ("a", "b", "bias", "residual", "out"))
     variants = tuple(
         msgspec.structs.replace(
@@ -320,7 +321,7 @@ def _product(
         for number, own in enumerate(("plain", "small", "packed"))
     )  # fmt: skip
     named = dataclasses.replace(linked.gemm_operator(), name=name, regimes=regimes or {})
-    return OperatorTable(operator=named, variants=variants, tables=(table,))
+    return OperatorTable(operator=named, variants=variants, tables=(table,), worth={"packed": worth})
 
 
 def filling_in(folder: Path) -> list[OperatorTable]:
@@ -330,8 +331,7 @@ def filling_in(folder: Path) -> list[OperatorTable]:
 
     def constant(variant: int, log2: int) -> ExpectedTime:
         model = TimeModel(terms=(0,), weights=(0,), base=4096 * log2 << 16, trees=())
-        within = (M > 16,) if variant == MEASURED else ()
-        return ExpectedTime(variant=variant, terms=terms, model=model, within=within)
+        return ExpectedTime(variant=variant, terms=terms, model=model)
 
     shape = problem(M=10, N=8, K=8), (GENERIC, MEASURED)
     tables = {"by_nearest": TargetTable(**TARGET, rest=(MEASURED,), surveyed=(shape,))}
@@ -340,7 +340,8 @@ def filling_in(folder: Path) -> list[OperatorTable]:
         regimes = (RegimeCalls(rule=Rule("expected")),)
         tables[f"by_times_{generic}"] = TargetTable(**TARGET, expected=expected, regimes=regimes)
     known = {"filling_in": (FILLS,), "tuned": (TUNED, SLOWER), "exact": ((GENERIC,), (MEASURED, GENERIC))}
-    return [_product(folder, n, dataclasses.replace(t, **known), guards) for n, t in tables.items()]
+    worth = {n: (M > 16,) if t.expected else () for n, t in tables.items()}
+    return [_product(folder, n, dataclasses.replace(t, **known), guards, worth=worth[n]) for n, t in tables.items()]
 
 
 def some_problems(count: int, seed: int) -> list[Problem]:
@@ -421,7 +422,8 @@ def near(folder: Path) -> OperatorTable:
         exact=tuple(variants for _, variants in rows[::2]),
         surveyed=tuple(rows[1::2]),
     )
-    return _product(folder, "near", table, {FILLS: (N <= 100,), MEASURED: (stride("b", 1) == 1, K % 4 == 0)})
+    guards = {FILLS: (N <= 100,), MEASURED: (stride("b", 1) == 1, K % 4 == 0)}
+    return _product(folder, "near", table, guards, worth=(M > 16,))
 
 
 def library_spec(folder: Path) -> LibrarySpec:

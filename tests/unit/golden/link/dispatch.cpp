@@ -94,6 +94,8 @@ struct Own {
   static int32_t check_legal(const Call& c);
   // The guard that a call fails first, as text; null when the variant accepts it.
   static const char* refusal(const Call& c, int variant);
+  // Whether a variant's kernel is meant for such calls.
+  static bool worthwhile(const Call& c, int variant);
 };
 using Call = Own::Call;
 
@@ -141,6 +143,14 @@ const char* Own::refusal(const Call& c, int variant) {
       return refusal_3(c);
     default:
       return nullptr;
+  }
+}
+
+bool Own::worthwhile(const Call& c, int variant) {
+  (void)c;
+  switch (variant) {
+    default:
+      return true;
   }
 }
 
