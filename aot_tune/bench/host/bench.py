@@ -31,10 +31,12 @@ _MOST_LOADED = 256
 """The most objects that stay loaded in a worker of a GPU. On a CPU none stays."""
 _JUST_NOW = 0.25
 """Seconds. While the state after one candidate's samples is no older, it is also the state before the next one's."""
-_NEAR, _ON_HOST = (1.1,), (8.0, 2.5)
+_NEAR, _ON_HOST = (1.1,), (8.0, *(2.5,) * 7)
 """Candidates up to so much slower than the best are timed once more for each number. Among many near ties, the least
 time is mostly luck. On a shared host's CPU, what was best in one survey lost 3.5 % in the next one (23 % at p95) after
-one pass, 2.1 % (14 %) after three."""
+one pass, 2.1 % (14 %) after three. There, a pass after these follows only while times fall."""
+_FELL, _MATTERS = 0.95, 1.5
+"""A time falls if it is below this share of the least one before, and below this multiple of the best."""
 _FAR, _AGAIN, _ALIKE = 8.0, 6, 1.5
 """Candidates that take so many times the best are timed again, at most six times. The least time counts, because
 others may have used the cores. On a GPU, two times within 1.5 x of each other are believed. On a CPU, threads that wait
@@ -424,26 +426,31 @@ class _Survey:
         best = self._best or 0.0
         far = [n for n, m in self._found.items() if n > 0 and math.inf > _ns(m) > _FAR * best]
         for turn, factor in enumerate(_ON_HOST if self._context.family.on_host else _NEAR):
-            self._again(factor, backwards=turn % 2 == 0)
+            calm = self._again(factor, backwards=turn % 2 == 0)
+            if calm and turn > 0:
+                break
         for number in far if self._stands else ():
             self._settle(number, best)
         return [self._found[n] for n in numbers]
 
-    def _again(self, factor: float, *, backwards: bool) -> None:
-        """Time those again that are up to so much slower than the best.
+    def _again(self, factor: float, *, backwards: bool) -> bool:
+        """Time those again that are up to so much slower than the best. Returns whether times were about as before.
 
         On a CPU other programs slow some calls down, and none is too fast: the turn with the least time counts.
         """
+        calm = True
         most = factor * (self._best or 0.0)
         near = [n for n, m in self._found.items() if _ns(m) <= most]
         for number in sorted(near, reverse=backwards) if self._stands and len(near) > 1 else ():
             first = self._found[number]
             again = self._one(number)
             if again.status == "ok":
+                calm &= _ns(again) > min(_FELL * _ns(first), _MATTERS * (self._best or math.inf))
                 screen = (*first.screen, *again.screen)
                 if self._context.family.on_host:
                     screen = min(first, again, key=_ns).screen
                 self._found[number] = msgspec.structs.replace(first, screen=screen)
+        return calm
 
     def _settle(self, number: int, best: float) -> None:
         """Time a slow candidate again: one of several threads may have waited for another program."""
@@ -471,7 +478,7 @@ class _Survey:
             measured = run.ended(struck.status, struck.reason)
         else:
             try:
-                measured = self._time(run, variant)
+                measured = self._time(run, variant, again=number in self._found)
                 self._stands = self._stands or measured.status == "ok"
             except DiedError as death:
                 if not death.starved:
@@ -481,7 +488,7 @@ class _Survey:
         self._found[number] = measured
         return measured
 
-    def _time(self, run: Run, variant: Variant) -> Measurement:
+    def _time(self, run: Run, variant: Variant, *, again: bool) -> Measurement:
         """Time a candidate in a worker that knows the problem and is quiet."""
         pool, limits = self._context.pool, self._context.policy.deadlines
         worker = self._worker = self._worker or pool.candidates()
@@ -495,7 +502,9 @@ class _Survey:
                 return run.ended(reply.status, reply.reason)
             worker.loaded[run.digest] = None
         first = not self._stands
-        request = messages.SurveyOne(handle=run.digest, key=run.prepared.key, first=first, best_ns=self._best)
+        request = messages.SurveyOne(
+            handle=run.digest, key=run.prepared.key, first=first, again=again and not first, best_ns=self._best
+        )
         timing = pool.request(worker, request, limits.bench)
         if not isinstance(timing, messages.Timed):
             return run.ended(*failure_of(timing))

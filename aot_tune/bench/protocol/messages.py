@@ -195,13 +195,14 @@ class Screen(_Message):
 class SurveyOne(_Message):
     """Time a loaded candidate as a screen does, on a problem that has no reference results.
 
-    The first candidate on a problem leaves its results there. Those of the others are compared with them. `best_ns` is
-    the best time so far.
+    The first candidate on a problem leaves its results there. Those of the others are compared with them, unless it is
+    timed `again`. `best_ns` is the best time so far.
     """
 
     handle: str
     key: str
     first: bool = False
+    again: bool = False
     best_ns: float | None = None
 
 

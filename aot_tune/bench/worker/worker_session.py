@@ -468,11 +468,12 @@ class WorkerSession:
                 ready.first_call()
                 taken = ready.timer.screen(request.best_ns)
                 ready.settle()
-            fault = (
-                ready.caller.changed()
-                or self._survey_fault(ready.calls)
-                or self._results.compare(request.key, ready.calls.results(), first=request.first)
-            )
+            fault = ready.caller.changed()
+            if not (fault or request.again):
+                results = ready.calls.results()
+                fault = self._survey_fault(ready.calls) or self._results.compare(
+                    request.key, results, first=request.first
+                )
             if fault:
                 state.restore()
         return _told(messages.Timed(samples=taken.samples, overhead=taken.overhead), fault)
