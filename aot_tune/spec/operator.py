@@ -69,7 +69,7 @@ class Operator(OperatorFields):
         exact: declares that results on small integers are exact in any order of summation. Candidates are verified so
             too.
         deterministic: whether equal calls must give equal bits. Then a candidate whose repeated runs differ is wrong.
-            With False, they need not. Otherwise, a variant whose runs differ is told as one to declare this for.
+            With False, they need not. Otherwise, only a winner of a race whose runs differ is wrong.
         kernels: at least one kernel, and exactly one generic kernel for each backend that has generic variants.
         documentation: what it computes, for `help` and the C header.
         fold: a dim that stands for any number of leading dims in Python. With `fold="R"`, a call takes an x of shape

@@ -133,14 +133,22 @@ def test_a_call_that_takes_as_long_as_an_empty_one_is_not_suspicious_where_there
 def test_an_unsteady_candidate_is_wrong_where_bits_must_be_the_same(bed: Bed, tmp_path: Path) -> None:
     measured = bed.screen("unsteady")
     assert (measured.status, measured.bitwise) == ("ok", False), measured.reason
-    raced = bed.race("unsteady")["unsteady"]
-    assert (raced.status, raced.bitwise) == ("ok", False), raced.reason
-    (tmp_path / "axpb").mkdir()
-    text = (bed.folder / "operator.py").read_text()
-    (tmp_path / "axpb" / "operator.py").write_text(
-        text.replace('name="axpb",', 'name="axpb",\n    deterministic=True,')
-    )
-    steady = bed.on(tmp_path / "axpb")
+    raced = bed.race("unsteady", "spins")
+    told = "not deterministic: results vary between equal calls; if that is meant, declare deterministic=False"
+    assert (raced["unsteady"].status, raced["unsteady"].reason) == ("wrong-result", told)
+    assert (raced["spins"].status, raced["spins"].bitwise) == ("ok", True)  # the next best
+    assert bed.race("unsteady", R=8, D=64)["unsteady"].status == "wrong-result"  # as is known of the object
+    beds = {}
+    for declared in (True, False):
+        (tmp_path / str(declared) / "axpb").mkdir(parents=True)
+        text = (bed.folder / "operator.py").read_text()
+        (tmp_path / str(declared) / "axpb" / "operator.py").write_text(
+            text.replace('name="axpb",', f'name="axpb",\n    deterministic={declared},')
+        )
+        beds[declared] = bed.on(tmp_path / str(declared) / "axpb")
+    meant = beds[False].race("unsteady")["unsteady"]
+    assert (meant.status, meant.bitwise) == ("ok", False), meant.reason
+    steady = beds[True]
     told = r"^not deterministic: \d bytes of 'y' differ between two runs, first \d \(problem"
     steady.refuse("unsteady", "wrong-result", told)
     steady.refuse("unsteady", "wrong-result", told, tune_checks=False)

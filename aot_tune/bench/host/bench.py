@@ -340,7 +340,7 @@ class Bench(BenchContext):
             function: the operator's public C function.
             variant: `operator:name`, as AOT_TUNE_FORCE takes it.
             problems: those that it serves, at least one.
-            repeat: whether to repeat its calls on the first one, see `messages.Repeat`.
+            repeat: whether to repeat its calls on the first one.
 
         Raises:
             WorkerError: when no worker can be started.
@@ -366,8 +366,10 @@ class Bench(BenchContext):
         reply = self.pool.request(worker, load, limits.load)
         if isinstance(reply, messages.Failure):
             raise DiedError(reply.status, reply.reason)
+        bitwise: bool | None = None
         for run.prepared in problems:
-            request = messages.Verify(handle=load.handle, keys=(run.prepared.key,), renewed=True)
+            again = repeat and run.prepared is problems[0]
+            request = messages.Verify(handle=load.handle, keys=(run.prepared.key,), renewed=True, repeat=again)
             checked = self.pool.request(worker, request, limits.verify)
             if is_fault(checked) and not run.sure:
                 raise DiedError(*failure_of(checked))
@@ -375,18 +377,11 @@ class Bench(BenchContext):
                 return run.ended(*failure_of(checked))
             if checked.status != "ok":
                 return run.ended(checked.status, checked.reason, error=checked.error, bitwise=checked.bitwise)
-        run.prepared, repeated = problems[0], messages.Checked(status="ok")
-        if repeat:
-            again = messages.Repeat(handle=load.handle, key=run.prepared.key)
-            reply = self.pool.request(worker, again, limits.verify)
-            if is_fault(reply) and not run.sure:
-                raise DiedError(*failure_of(reply))
-            if not isinstance(reply, messages.Checked) or is_fault(reply):
-                return run.ended(*failure_of(reply))
-            repeated = reply
+            bitwise = checked.bitwise if again else bitwise
+        run.prepared = problems[0]
         if self._unloads_libraries:
             self._unload_library(worker, load.handle)
-        return run.ended("ok", bitwise=repeated.bitwise)
+        return run.ended("ok", bitwise=bitwise)
 
     def _unload_library(self, worker: Worker, handle: str) -> None:
         """Unload a library.

@@ -46,6 +46,9 @@ _POISONED = 4
 """Before one of so many samples, the outputs are poisoned."""
 
 
+_VARIES = "not deterministic: results vary between equal calls; if that is meant, declare deterministic=False"
+
+
 class _Runner:
     """A variant or a baseline during a race. It is out once `status` is not ok."""
 
@@ -173,12 +176,12 @@ class Race:
                 continue
             if messages.is_fault(reply) and worker.hosted - {runner.digest} and runner.spared < _SPARED:
                 runner.spared, self._loaded_in = runner.spared + 1, None
-                asks = _AGAIN if isinstance(request, messages.Repeat) else len(runner.samples) + 1
+                asks = _AGAIN if _repeats(request) else len(runner.samples) + 1
                 self._pool.dismiss(worker)
                 continue
             if not isinstance(reply, messages.Failure | messages.Checked) or reply.status == "ok":
                 return reply
-            before = isinstance(reply, messages.Checked) and not isinstance(request, messages.Repeat)
+            before = isinstance(reply, messages.Checked) and not _repeats(request)
             runner.out(reply.status, f"{reply.reason}{' before the race' * before}")
         return None
 
@@ -261,9 +264,11 @@ class Race:
         if reply.runs:
             runner.calls = group_size(reply.runs[-1], self._policy.sample_ns)
 
-    def _verification(self, runner: _Runner) -> messages.Verify:
-        renewed = not self._context.is_large(self._prepared)
-        return messages.Verify(handle=runner.handle, keys=(self._prepared.key,), quick=True, renewed=renewed)
+    def _verification(self, runner: _Runner, *, repeat: bool = False) -> messages.Verify:
+        renewed, key = not (repeat or self._context.is_large(self._prepared)), self._prepared.key
+        return messages.Verify(
+            handle=runner.handle, keys=(key,), quick=True, renewed=renewed, repeat=repeat, threads=runner.threads
+        )
 
     def _prepare_baseline(self, runner: _Runner) -> None:
         try:
@@ -356,17 +361,23 @@ class Race:
         return steady_rounds(self._clocks, self._policy.on_gpu.clock_change, least)
 
     def _repeat_winner(self) -> None:
-        """Repeat the winner's call. If it is wrong then, it is out, and the next one is the winner."""
+        """Repeat the winner's call. If it is wrong then, it is out, and the next one is the winner.
+
+        Bits that vary are wrong, unless the operator declares that they may.
+        """
         known, seconds = self._context.findings.repeated, self._policy.deadlines.verify
+        may_vary = self._context.operators[self._prepared.operator].deterministic is False
         while ours := [r for r in self._standing() if r.samples]:
             winner = min(ours, key=lambda r: statistics.median(r.samples))
             if winner.digest not in known:
-                reply = self._ask(winner, messages.Repeat(handle=winner.handle, key=self._prepared.key), seconds)
+                reply = self._ask(winner, self._verification(winner, repeat=True), seconds)
                 if isinstance(reply, messages.Checked) and reply.bitwise is not None:
                     known[winner.digest] = reply.bitwise
             if winner.status == "ok":
                 winner.bitwise = known.get(winner.digest)
-                break
+                if may_vary or winner.bitwise is not False:
+                    break
+                winner.out("wrong-result", _VARIES)
 
     def _repeat(self, runners: Sequence[_Runner], order: random.Random) -> None:
         """Repeat rounds whose clock changed, and drop such rounds as long as enough others are left."""
@@ -494,3 +505,7 @@ class Race:
             threads=runner.threads,
             seen=Seen.of(self._context.device, self._states, self._clocks),
         )
+
+
+def _repeats(request: messages.Request) -> bool:
+    return isinstance(request, messages.Verify) and request.repeat

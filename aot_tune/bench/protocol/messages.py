@@ -26,7 +26,6 @@ __all__ = [
     "PrepareBaseline",
     "Quit",
     "Reference",
-    "Repeat",
     "Reply",
     "Request",
     "Screen",
@@ -46,7 +45,7 @@ __all__ = [
     "is_fault",
 ]
 
-PROTOCOL = 8
+PROTOCOL = 9
 """Version of these messages, sent in Hello."""
 
 
@@ -173,7 +172,7 @@ class Unload(_Message):
 
 
 class Verify(_Message):
-    """Run a loaded candidate on problems, and compare with their references. `quick` leaves out repeats.
+    """Run a loaded candidate on problems, and compare with their references: a plan, see `verification.plan`.
 
     With `renewed`, there are first calls on other contents of the same memory. Then come those that are compared.
     """
@@ -182,6 +181,8 @@ class Verify(_Message):
     keys: tuple[str, ...]
     quick: bool = False
     renewed: bool = False
+    repeat: bool = False
+    threads: int = 0
 
 
 class Screen(_Message):
@@ -214,13 +215,6 @@ class PrepareBaseline(_Message):
     name: str
 
 
-class Repeat(_Message):
-    """Repeat a verified candidate's call while the device is busy, and from two callers at once."""
-
-    handle: str
-    key: str
-
-
 class Turn(_Message):
     """Time one sample of `calls` calls, after `warm` calls that are not timed. `poison` first poisons the outputs.
 
@@ -240,19 +234,7 @@ class Turn(_Message):
 
 
 Request = (
-    Quit
-    | Ping
-    | Work
-    | Prepare
-    | Reference
-    | Load
-    | Unload
-    | Verify
-    | Screen
-    | SurveyOne
-    | PrepareBaseline
-    | Repeat
-    | Turn
+    Quit | Ping | Work | Prepare | Reference | Load | Unload | Verify | Screen | SurveyOne | PrepareBaseline | Turn
 )
 
 
@@ -374,7 +356,7 @@ def ends_a_turn(request: Request, *, unloads: bool) -> bool:
     """
     if isinstance(request, Verify):
         return request.quick or not unloads
-    return (isinstance(request, Screen) and not unloads) or isinstance(request, Repeat | Turn | Unload)
+    return (isinstance(request, Screen) and not unloads) or isinstance(request, Turn | Unload)
 
 
 def is_fault(reply: Reply) -> bool:

@@ -616,15 +616,17 @@ class CpuEngine(Engine):
     def alone(self, timer: _CandidateTimer, make: Callable[[], tuple[T, Any]]) -> tuple[T, Any] | None:
         """Other programs only make calls seem longer. So the least of some samples counts."""
         most = 4 * _SHORT_NS  # a first call takes longer
-        if not has_team() or min(timer.sample(most), timer.sample(most)) > most:
+        if not has_team() or (team := min(timer.sample(most), timer.sample(most))) > most:
             return None
         with openmp_threads(1):
             made = make()
-        team, one = math.inf, math.inf
-        for _ in range(3):
+        one = math.inf
+        for _ in range(2):
             with openmp_threads(1):
                 one = min(one, made[1].sample(most))
             team = min(team, timer.sample(most))
+            if one <= team:
+                break
         return made if one < min(_SHORT_NS, _GAIN * team) else None
 
     def framework(self, check: Check, sets: Sequence[CallSet]) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002

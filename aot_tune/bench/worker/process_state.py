@@ -1,8 +1,9 @@
-"""What a candidate could change of the process that it shares with later candidates, and must not."""
+"""What a candidate could change of the process, or of the thread, that it shares with later ones, and must not."""
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import re
 import signal
@@ -10,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -24,6 +25,7 @@ __all__ = [
     "arithmetic_change",
     "arithmetic_now",
     "changes",
+    "guarded",
     "left_threads",
     "openmp_threads",
     "restore_arithmetic",
@@ -53,23 +55,43 @@ _THREADS = 0b11 << 31
 """Signals 32 and 33. The C library takes them for itself once there are threads."""
 
 
+_KEPT = ("rbx", "rbp", "r12", "r13", "r14", "r15", "the direction flag")
+"""What a function on x86-64 must leave as it was."""
+_DIRECTION = 1 << 10
+_FLAGS, _TARGET, _COUNT, _TOP = 8, 9, 10, 11
+"""Words of the block of `_GUARD`, after what it has kept."""
+_GUARD = (
+    "49bb",
+    "",  # r11 is the block. Keep in it rbx, rbp, r12 to r15, rsp and the flags.
+    "49891b 49896b08 4d896310 4d896b18 4d897320 4d897b28 49896330 9c 418f4338",
+    "498b5b58 4885db 480f44dc 4883e3f0 4d8b6350",  # rbx is the top of a stack, this one for 0. r12 is a count.
+    "4883eb08 4e8b2ce4 4c892b 49ffcc 75f0 4889dc",  # Copy so many arguments to that stack, and change to it.
+    "4c89db 4c89dd 4d89dc 4d89dd 4d89de 4d89df 41ff5348",  # Registers are the block. Call the target.
+    "49bb",
+    "",  # Exchange what is in them now and what was kept. Keep the flags, and write those from before.
+    "49871b 49876b08 4d876310 4d876b18 4d877320 4d877b28 498b6330 9c 418f4340 41ff7338 9d c3",
+)
+"""Machine code that calls a function with the arguments that it is called with. Empty texts are the block's address."""
+_SMALL, _BELOW = 256 << 10, 8 << 20
+"""Bytes of a small stack, and of what nobody may access below it."""
 Arithmetic = tuple[int, bool, bytes]
 
 
 def arithmetic_now() -> Arithmetic:
-    """How the calling thread computes: its rounding mode, whether denormal numbers are flushed to 0, and its x87 unit.
+    """How the calling thread computes: its rounding mode, whether denormal numbers are flushed to 0, and its units.
 
-    Of this unit, it is how it is set, and which registers are in use. MMX code that does not empty them leaves them so.
+    Of these, it is how they are set, and which registers of the x87 unit are in use. MMX code that does not empty them
+    leaves them so.
     """
-    return int(_libm.fegetround()), _LEAST * _ONE == 0.0, _x87()
+    return int(_libm.fegetround()), _LEAST * _ONE == 0.0, _units()
 
 
-def _x87() -> bytes:
+def _units() -> bytes:
     if os.uname().machine != "x86_64":
         return b""
     now = ctypes.create_string_buffer(64)
     _libm.fegetenv(now)
-    return now.raw[0:2] + now.raw[8:10]
+    return now.raw[0:2] + now.raw[8:10] + bytes([now.raw[28] & 0xC0, now.raw[29]])  # without what only records errors
 
 
 _AT_FIRST = arithmetic_now()
@@ -82,7 +104,11 @@ def arithmetic_change(before: Arithmetic) -> str:
     if now == before:
         return ""
     restore_arithmetic()
-    words = "rounds in another direction", "treats denormal numbers differently", "has another state of its x87 unit"
+    words = (
+        "rounds in another direction",
+        "treats denormal numbers differently",
+        "has another state of its x87 or SSE unit",
+    )
     what = next(word for word, then, late in zip(words, before, now, strict=True) if then != late)
     return f"the thread that called it {what} from then on"
 
@@ -90,6 +116,42 @@ def arithmetic_change(before: Arithmetic) -> str:
 def restore_arithmetic() -> None:
     """Let the thread compute as it did at import."""
     _libm.fesetenv(_SAVED)
+
+
+def guarded(call: partial[int], *, small: bool) -> tuple[int, str]:
+    """Make a call of a C function. Returns its code, and what it has lost of what its caller had, or empty.
+
+    On x86-64 that is told, and a `small` stack is used if it is asked for. Otherwise the call is made as it is.
+    """
+    target: Any = call.func
+    guard = _guard() if isinstance(target, ctypes._CFuncPtr) else None  # type: ignore[attr-defined]
+    if guard is None:
+        return call(), ""
+    function, block, top = guard
+    block[_TARGET], block[_TOP] = ctypes.cast(target, ctypes.c_void_p).value or 0, top if small else 0
+    block[_COUNT] = len(call.args) + len(call.args) % 2  # at least as many as are on the stack
+    code = int(function(*call.args))
+    left = [block[n] == ctypes.addressof(block) for n in range(len(_KEPT) - 1)] + [not block[_FLAGS] & _DIRECTION]
+    lost = [name for name, is_left in zip(_KEPT, left, strict=True) if not is_left]
+    return code, f"the thread that called it has lost {', '.join(lost)}" if lost else ""
+
+
+@cache
+def _guard() -> tuple[Any, ctypes.Array[ctypes.c_uint64], int] | None:
+    """See `_GUARD`: it, its block, and the top of a small stack. None if there is none here."""
+    if os.uname().machine != "x86_64":
+        return None
+    block = (ctypes.c_uint64 * (_TOP + 1))()
+    code, stack = (mmap.mmap(-1, s, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for s in (4096, _BELOW + _SMALL))
+    here = ctypes.addressof(block).to_bytes(8, "little")
+    code.write(b"".join(bytes.fromhex(part) if part else here for part in _GUARD))
+    run, bottom = (ctypes.addressof(ctypes.c_char.from_buffer(m)) for m in (code, stack))
+    if _libc.mprotect(ctypes.c_void_p(run), ctypes.c_size_t(4096), mmap.PROT_READ | mmap.PROT_EXEC):
+        return None
+    _libc.mprotect(ctypes.c_void_p(bottom), ctypes.c_size_t(_BELOW), 0)
+    function = ctypes.CFUNCTYPE(ctypes.c_int32)(run)
+    function.memory = code, stack  # type: ignore[attr-defined]  # for as long as it is called
+    return function, block, bottom + _BELOW + _SMALL
 
 
 class ProcessState(NamedTuple):
@@ -315,8 +377,11 @@ def _openmp_threads() -> int:
 
 @contextmanager
 def openmp_threads(count: int) -> Iterator[None]:
-    """In the block, OpenMP has so many threads if something has loaded it. What the block changes of that stays."""
-    library = _openmp()
+    """In the block, OpenMP has so many threads if something has loaded it, or as many as usual for 0.
+
+    What the block changes of that stays.
+    """
+    library = _openmp() if count else None
     if library is not None:
         library.omp_set_num_threads(count)
     try:

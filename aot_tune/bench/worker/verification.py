@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from aot_tune.bench.worker.comparison import is_off
 from aot_tune.bench.worker.engine import Arena, Call, CallSet, Engine, Placement, Undo, exchangeable
 from aot_tune.bench.worker.loaded_objects import LaunchError, Loaded, RefusedError
 from aot_tune.bench.worker.problem_state import ProblemState
-from aot_tune.bench.worker.process_state import arithmetic_change, arithmetic_now
+from aot_tune.bench.worker.process_state import arithmetic_change, arithmetic_now, guarded, openmp_threads
 from aot_tune.spec.calls import aliases_on
 
 __all__ = [
@@ -48,7 +48,6 @@ __all__ = [
     "other_results",
     "plan",
     "remembers",
-    "repeat",
     "verify",
 ]
 
@@ -58,7 +57,7 @@ _PAIRS = 16
 """Pairs of a repeated and a fresh play. Other programs make single plays of either kind longer, but not all of one
 kind."""
 _LEAST_PAIRS, _LONG_NS = 8, 1_000_000
-"""Of calls that are longer, one pair tells as much."""
+"""Of calls that are longer, one pair tells as much, and so do two equal repeated plays."""
 _PAUSES = (0.0, 0.02, 0.08, 0.3)
 """Seconds before each test. The pairs of a test take milliseconds. A core may slow down in between, and stay slow."""
 _REPEATS, _REPEATED_NS = 30, 6e8
@@ -86,6 +85,16 @@ _BESIDE: Mapping[Placement, str] = MappingProxyType(
 )
 
 
+_KINDS: Mapping[str, str] = MappingProxyType(
+    {
+        "": "",
+        "between": ", between kernels that write its inputs",
+        "repeated": ", in a repeated call",
+        "together": ", with two callers at once",
+    }
+)
+
+
 class WorkspaceError(Exception):
     """A candidate asks for more workspace than it may have."""
 
@@ -93,9 +102,13 @@ class WorkspaceError(Exception):
 class Trial(NamedTuple):
     """One run of a plan. `aliases` are the outputs that use an input's memory, `poison` is what the others hold.
 
-    `locked` inputs cannot be written. OpenMP has so many `threads`, or as many as usual if that is 0.
-    `again` says that its bits are compared with those of the first run. If that took longer than `most_ns`, there is no
-    such run. `follows` says that other kernels come right before and after the call, see `Engine.chains`.
+    `locked` inputs cannot be written. OpenMP has so many `threads`, or as many as usual if that is 0. The stack may be
+    `small`. `again` says that bits are compared with those of the first run. There is no run if one before it took
+    longer than `most_ns`. A run is one call, or several:
+
+    * `between` other kernels that come right before and after the call, see `Engine.chains`
+    * `repeated` while the device is busy
+    * `together` with a caller that calls with other data at the same time
     """
 
     placement: Placement = "inside"
@@ -105,40 +118,55 @@ class Trial(NamedTuple):
     poison: int = 0
     locked: bool = False
     threads: int = 0
-    follows: bool = False
+    small: bool = False
+    kind: Literal["", "between", "repeated", "together"] = ""
 
     @property
     def beside(self) -> str:
-        """Which outputs use which input's memory, and how many threads there are, to follow a problem's name."""
+        """Which outputs use which input's memory, and how calls are made, to follow a problem's name."""
         aliases = [f", {output!r} in the memory of {name!r}" for output, name in self.aliases.items()]
         threads = f", with {self.threads} thread{'s' * (self.threads > 1)}" if self.threads else ""
-        return "".join([*aliases, threads, ", between kernels that write its inputs" if self.follows else ""])
+        return "".join([*aliases, threads, _KINDS[self.kind]])
 
     @property
     def limits(self) -> str:
         """What memory allows in the run, to follow these."""
-        return _BESIDE[self.placement] + (", whose inputs cannot be written" if self.locked else "")
+        locked, small = ", whose inputs cannot be written" * self.locked, ", on a stack of 256 KiB" * self.small
+        return _BESIDE[self.placement] + locked + small
 
 
-def plan(state: ProblemState, engine: Engine, *, quick: bool, alone: bool, turn: int = 0) -> list[Trial]:
-    """The runs that verify a candidate: in every placement, the first one twice. One run in all if it is `quick`.
+def plan(
+    state: ProblemState,
+    engine: Engine,
+    *,
+    quick: bool = False,
+    alone: bool = True,
+    repeat: bool = False,
+    threads: int = 0,
+    turn: int = 0,
+) -> list[Trial]:
+    """The runs that verify a candidate. Only the first one, and those on aliases, if it is `quick`.
 
-    On the host, a long run is repeated only for operators that are deterministic, so that their bits must be equal. A
-    repeated run cannot write to its inputs. The second placement has one thread, and the third has three of some
-    problems. On a device, a run is repeated on a problem that is verified `alone`. Of several problems, the first also
-    has tensors that end where memory ends, if there can be such. Then come runs in which outputs are the memory of
-    inputs, if they may be, and on a device one between other kernels. The poison of the first run is that of `turn`,
-    and each run has the next one.
+    `alone` says that it is the only problem, and `turn` its number otherwise. The poison of the first run is that of
+    `turn`, and each run has the next one. With `repeat`, calls that go on for a while come last.
     """
-    threads = (0, 1, 0 if turn % _OFTEN else 3)
-    first, *others = (Trial(p, threads=n) for p, n in zip(state.placements(), threads, strict=False))
-    most_ns = engine.policy.long_ns if engine.on_host and not state.operator.deterministic else math.inf
-    repeated = first._replace(again=True, most_ns=most_ns, locked=True)
-    again = [repeated] if not quick and (alone or engine.on_host) else []
-    aliased = [Trial(aliases=aliases) for aliases in aliases_on(state.operator, state.check.problem)]
-    edge = [Trial("end")] if engine.edged and not (alone or turn) else []
-    follows = [Trial(follows=True)] if alone and not (quick or engine.on_host) else []
-    runs = [first, *again, *([] if quick else others), *edge, *aliased, *follows]
+    host, whole, steady = engine.on_host, not quick, bool(state.operator.deterministic)
+    once = whole and (alone or (host and not turn))
+    counts = (threads, 1, threads if turn % _OFTEN else 3)
+    first, *others = (Trial(p, threads=n) for p, n in zip(state.placements(), counts, strict=False))
+    short = first._replace(most_ns=engine.policy.long_ns if host and not steady else math.inf)
+    longer = Trial(threads=threads, most_ns=_REPEATED_NS / _REPEATS)
+    table = (
+        (True, [first]),
+        (once or (whole and host and steady), [short._replace(again=True, locked=True)]),
+        (once and host, [short._replace(small=True)]),
+        (whole, others),
+        (engine.edged and not (alone or turn), [Trial("end")]),
+        (True, [Trial(aliases=aliases) for aliases in aliases_on(state.operator, state.check.problem)]),
+        (once and not host, [Trial(kind="between")]),
+        (repeat, [longer._replace(kind="repeated"), longer._replace(kind="together")]),
+    )
+    runs = [run for wanted, of_kind in table if wanted for run in of_kind]
     return [run._replace(poison=turn + number) for number, run in enumerate(runs)]
 
 
@@ -199,7 +227,7 @@ def verify(
         return Checked(status=status, reason=reason, error=worst, bitwise=bitwise, runs=tuple(runs)), {}
 
     for trial in plan:
-        if trial.again and runs[0] > trial.most_ns:
+        if runs and min(runs) > trial.most_ns:
             continue
         tell(f"a run of {check.place}{trial.beside}{trial.limits}")
         try:
@@ -211,10 +239,10 @@ def verify(
         except LaunchError as failure:
             return ended("failed", f"{failure.what} ({check.place}{trial.beside})")
         worst = max(worst, judged.error)
-        if not (trial.aliases or trial.follows):
+        if not (trial.aliases or trial.kind):
             runs.append(judged.ns)
-        if trial.again:
-            bitwise = judged.same
+        if trial.again or trial.kind == "repeated":
+            bitwise = judged.same and bitwise is not False
         if judged.fault:
             return ended("wrong-result", f"{judged.fault} ({check.place}{trial.beside}{_hint(check)})")
         bits = bits or attempt.bits(trial)
@@ -249,6 +277,7 @@ class Caller:
         second: bool = False,
     ) -> None:
         self._engine, self.loaded, self.sets, self.first = engine, loaded, sets, sets[0]
+        self._disturbed = ""
         self.changed()  # by nobody that is known
         size, most = loaded.workspace_bytes(self.first.arguments), engine.policy.workspace_bytes
         if size > most:
@@ -258,18 +287,19 @@ class Caller:
         piece = None if self.workspace is None else self.workspace.pieces["workspace"]
         stream = stream if second else engine.stream
         self.arguments = [s.arguments.launch(piece, stream) for s in sets]
-        self.call: Call = partial(loaded.launch, *self.arguments[0])
-        self.other: Call = partial(loaded.launch, *self.first.other_arguments.launch(piece, stream))
+        self.call: partial[int] = partial(loaded.launch, *self.arguments[0])
+        self.other: partial[int] = partial(loaded.launch, *self.first.other_arguments.launch(piece, stream))
 
     def changed(self) -> str:
-        """See `Arguments.changed`, of all call sets."""
+        """See `Arguments.changed`, of all call sets, and what runs did to the thread that called."""
         every = [self.first.other_arguments, *(s.arguments for s in self.sets)]
-        return next(filter(None, [arguments.changed() for arguments in every]), "")
+        return next(filter(None, [arguments.changed() for arguments in every]), self._disturbed)
 
-    def run(self, garbage: int | None, poison: int = 0, *, renewed: bool = False) -> float:
+    def run(self, garbage: int | None, poison: int = 0, *, renewed: bool = False, small: bool = False) -> float:
         """Poison the outputs, make the first call, and wait for it. Returns its ns.
 
-        With `renewed`, contents are kept, and scalars are others. Without `garbage`, so is the workspace.
+        With `renewed`, contents are kept, and scalars are others. Without `garbage`, so is the workspace. On the host,
+        the stack may be `small`.
 
         Raises:
             LaunchError: when the call returns an error.
@@ -281,12 +311,15 @@ class Caller:
             engine.fill(self.workspace.pieces["workspace"].storage, garbage)
         call = self.other if renewed else self.call
         engine.check()
+        before = arithmetic_now()
         begin = time.perf_counter_ns()
-        code = call()
+        code, lost = guarded(call, small=small) if engine.on_host else (call(), "")
         if code:
             engine.forget()
         engine.check()
         end = time.perf_counter_ns()
+        if engine.on_host:
+            self._disturbed = lost or arithmetic_change(before) or self._disturbed
         if code:
             raise LaunchError(self.loaded.failure("_launch", code))
         return float(end - begin)
@@ -306,16 +339,17 @@ class CandidateAttempt:
         return self._state.at(trial.placement, trial.aliases)
 
     def make(self, trial: Trial, garbage: int, bits: Bits, *, renewed: bool) -> TrialResult:
-        """Waits for the call. Judges the thread's arithmetic too."""
+        """Waits for the call. Judges the calling thread too."""
         calls = self._calls(trial)
         with self._engine.oddly(calls, locked=trial.locked, threads=trial.threads):
             return self._make(calls, trial, garbage, bits, renewed=renewed)
 
     def _make(self, calls: CallSet, trial: Trial, garbage: int, bits: Bits, *, renewed: bool) -> TrialResult:
         caller = Caller(self._engine, self._loaded, [calls])
-        if trial.follows:
+        if trial.kind == "between":
             return self._between(caller, trial.poison, bits)
-        before = arithmetic_now()
+        if trial.kind:
+            return (self._repeated if trial.kind == "repeated" else self._together)(caller, trial.threads, bits)
         if renewed and self._timed:
             first = self._state.timed()
             calling = caller if first is calls else Caller(self._engine, self._loaded, [first])
@@ -325,11 +359,10 @@ class CandidateAttempt:
                 with contextlib.suppress(LaunchError):  # of these scalars that may be no fault
                     caller.run(garbage, trial.poison, renewed=True)
             calls.put_back()
-        ns = caller.run(garbage, trial.poison)
-        disturbed = arithmetic_change(before) if self._engine.on_host else ""
+        ns = caller.run(garbage, trial.poison, small=trial.small)
         changed = caller.changed()
         fault, error, same = inspect(self._engine, self._state, calls, caller.workspace, bits)
-        fault = changed or fault or disturbed or (calls.unsteady(bits) if trial.again and not same else "")
+        fault = changed or fault or (calls.unsteady(bits) if trial.again and not same else "")
         if fault and caller.workspace is not None:
             caller.workspace.heal()
         return TrialResult(ns, fault, error, same)
@@ -362,6 +395,57 @@ class CandidateAttempt:
                 return TrialResult(0.0, f"{fault}{where}", error, same)
         calls.put_back()
         return TrialResult(0.0, "", error, same)
+
+    def _repeated(self, caller: Caller, _threads: int, bits: Bits) -> TrialResult:
+        """Whether results are the same all the time while the device is busy. If not, they must be right at least."""
+        engine, calls, same, fault = self._engine, caller.first, True, ""
+        with engine.busy():
+            for number in range(2, _REPEATS):
+                caller.run(GARBAGE[number % 2], number)
+                if any(engine.answers(calls.differs(bits))):
+                    same, fault = False, calls.unsteady(bits) or judge(engine, self._state, calls)[0]
+                if fault:
+                    break
+        return TrialResult(0.0, caller.changed() or fault, 0.0, same)
+
+    def _together(self, caller: Caller, threads: int, bits: Bits) -> TrialResult:
+        """Whether results are right when another caller calls with other data at the same time."""
+        engine, state, calls, second = self._engine, self._state, caller.first, self._state.second()
+        right = TrialResult(0.0, "", 0.0, same=True)
+        (_, ours), (stream, theirs) = engine.callers()
+        other = Caller(engine, caller.loaded, [second], stream, second=True)
+        second.undo()
+        second.renew()
+        data = {name: engine.clone(second.storages[name]) for name in second.sources}
+        try:
+            other.run(GARBAGE[0], renewed=True)
+        except LaunchError:  # of these scalars that may be no fault
+            return right
+        with theirs():  # until it is done
+            wanted = second.bits()
+        engine.check()
+        begin = threading.Barrier(2, timeout=60.0)
+
+        def use(one: CallSet, call: Call, right: Bits, sources: Bits, inside: Callable[[], Any]) -> Bits:
+            reset = engine.writing([(one.storages[name], source) for name, source in sources.items()])
+            begin.wait()
+            with openmp_threads(threads), inside():
+                end, most, count = time.thread_time_ns() + _TOGETHER_NS, time.perf_counter_ns() + _TOGETHER_MOST, 0
+                while count < _TOGETHER or (time.thread_time_ns() < end and time.perf_counter_ns() < most):
+                    count += 1
+                    reset()
+                    if code := call():
+                        raise LaunchError(caller.loaded.failure("_launch", code))
+                    if any(engine.answers(one.differs(right))):
+                        return one.bits()
+            return {}
+
+        with ThreadPoolExecutor(1) as thread:
+            answer = thread.submit(use, second, other.other, wanted, data, theirs)
+            mine, its = use(calls, caller.call, bits, calls.sources, ours), answer.result()
+        second.put_back()
+        fault = judge(engine, state, calls, mine)[0] if mine else ""
+        return right._replace(fault=fault or (_differ(state, second, wanted, its) if its else ""))
 
     def bits(self, trial: Trial) -> Bits:
         """On the device."""
@@ -448,74 +532,6 @@ def judge(engine: Engine, state: ProblemState, calls: CallSet, bits: Bits | None
     return "", worst
 
 
-def repeat(engine: Engine, loaded: Loaded, state: ProblemState) -> Checked:
-    """Whether results are the same 30 times while the device is busy, and right for two callers at once.
-
-    Nothing is found out about calls that take long.
-
-    Raises:
-        WorkspaceError, LaunchError: as `Caller` does, and when a call fails.
-    """
-    calls = state.at()
-    caller = Caller(engine, loaded, [calls])
-    if min(caller.run(GARBAGE[0]) for _ in range(2)) * _REPEATS > _REPEATED_NS:
-        return Checked(status="ok")
-    bits, same, fault = calls.bits(), True, ""
-    with engine.busy():
-        for number in range(2, _REPEATS):
-            caller.run(GARBAGE[number % 2], number)
-            if any(engine.answers(calls.differs(bits))):
-                same, fault = False, calls.unsteady(bits) or judge(engine, state, calls)[0]
-            if fault:
-                fault = f"{fault}, in a repeated call"
-                break
-    fault = fault or caller.changed() or _together(engine, state, caller, bits)
-    return Checked(
-        status="wrong-result" if fault else "ok", reason=fault and f"{fault} ({state.check.place})", bitwise=same
-    )
-
-
-def _together(engine: Engine, state: ProblemState, caller: Caller, bits: Bits) -> str:
-    """What is wrong when another caller calls with other data at the same time. Otherwise empty."""
-    calls, second = caller.first, state.second()
-    (_, ours), (stream, theirs) = engine.callers()
-    other = Caller(engine, caller.loaded, [second], stream, second=True)
-    second.undo()
-    second.renew()
-    data = {name: engine.clone(second.storages[name]) for name in second.sources}
-    try:
-        other.run(GARBAGE[0], renewed=True)
-    except LaunchError:  # of these scalars that may be no fault
-        return ""
-    with theirs():  # until it is done
-        wanted = second.bits()
-    engine.check()
-    begin = threading.Barrier(2, timeout=60.0)
-
-    def use(one: CallSet, call: Call, right: Bits, sources: Bits, inside: Callable[[], Any]) -> Bits:
-        reset = engine.writing([(one.storages[name], source) for name, source in sources.items()])
-        begin.wait()
-        with inside():
-            end, most, count = time.thread_time_ns() + _TOGETHER_NS, time.perf_counter_ns() + _TOGETHER_MOST, 0
-            while count < _TOGETHER or (time.thread_time_ns() < end and time.perf_counter_ns() < most):
-                count += 1
-                reset()
-                if code := call():
-                    raise LaunchError(caller.loaded.failure("_launch", code))
-                if any(engine.answers(one.differs(right))):
-                    return one.bits()
-        return {}
-
-    with ThreadPoolExecutor(1) as thread:
-        answer = thread.submit(use, second, other.other, wanted, data, theirs)
-        mine, its = use(calls, caller.call, bits, calls.sources, ours), answer.result()
-    second.put_back()
-    fault = judge(engine, state, calls, mine)[0] if mine else ""
-    if its and not fault:
-        fault = _differ(state, second, wanted, its)
-    return fault and f"{fault}, with two callers at once"
-
-
 def _differ(state: ProblemState, calls: CallSet, wanted: Bits, got: Bits) -> str:
     """Which output of a call differs by more than rounding from what it was before. Otherwise empty."""
     results = calls.results(got)
@@ -555,14 +571,15 @@ def does_less(
 def _difference(play: Callable[[bool], float], limit: float) -> float:
     """How many ns the shortest fresh play takes longer than the shortest repeated one.
 
-    It stops as soon as this is noise, but not after a few pairs, in which noise can hide it.
+    It stops as soon as this is noise, but not after a few pairs of which each repeated play may have been disturbed.
     """
-    repeated, fresh = math.inf, math.inf
-    for number in range(_PAIRS):
-        repeated, fresh = min(repeated, play(False)), min(fresh, play(True))
-        if fresh - repeated <= limit and (number + 1 >= _LEAST_PAIRS or fresh > _LONG_NS):
+    repeated, fresh = [math.inf], math.inf
+    for number in range(1, _PAIRS + 1):
+        repeated, fresh = sorted([*repeated, play(False)])[:2], min(fresh, play(True))
+        sure = number >= _LEAST_PAIRS or fresh > _LONG_NS or repeated[1] - repeated[0] <= limit / 2
+        if fresh - repeated[0] <= limit and sure:
             break
-    return fresh - repeated
+    return fresh - repeated[0]
 
 
 class FreshCalls:

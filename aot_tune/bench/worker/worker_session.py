@@ -38,7 +38,6 @@ from aot_tune.bench.worker.verification import (
     other_results,
     plan,
     remembers,
-    repeat,
     verify,
 )
 from aot_tune.spec import Baseline, Operator
@@ -133,7 +132,7 @@ class _Ready:
 
     def team(self) -> AbstractContextManager[None]:
         """In the block, calls have the threads that they are to be timed with."""
-        return openmp_threads(self.threads) if self.threads else contextlib.nullcontext()
+        return openmp_threads(self.threads)
 
     def first_call(self) -> None:
         """Poison the outputs. Make a call if that must not be a timed one."""
@@ -180,7 +179,6 @@ class WorkerSession:
             messages.Screen: self._bench,
             messages.SurveyOne: self._survey,
             messages.PrepareBaseline: self._baseline,
-            messages.Repeat: self._repeat,
             messages.Turn: self._turn,
         }
         self._modules = _quiet_collector()
@@ -339,28 +337,34 @@ class WorkerSession:
         return messages.Done()
 
     def _verify(self, request: messages.Verify, emit: Emit) -> messages.Reply:
-        loaded = self._loaded[request.handle]
+        loaded, alone = self._loaded[request.handle], len(request.keys) == 1
         self._warm(request.keys, request.quick)
         worst, bitwise, checked = 0.0, None, messages.Checked(status="ok")
         refused: list[str] = []
         for turn, key in enumerate(request.keys):
             state = self._state(key)
+            if request.repeat:
+                state.second()
+            runs = plan(
+                state,
+                self._engine,
+                quick=request.quick,
+                alone=alone,
+                repeat=request.repeat,
+                threads=request.threads,
+                turn=turn,
+            )
             try:
-                attempt = CandidateAttempt(self._engine, loaded, state, timed=len(request.keys) == 1)
+                attempt = CandidateAttempt(self._engine, loaded, state, timed=alone)
                 with self._confined():
-                    checked, bits = verify(
-                        attempt,
-                        state.check,
-                        plan(state, self._engine, quick=request.quick, alone=len(request.keys) == 1, turn=turn),
-                        lambda where: emit(_progress(where)),
-                        renewed=request.renewed,
-                    )
+                    tell = lambda where: emit(_progress(where))  # noqa: E731
+                    checked, bits = verify(attempt, state.check, runs, tell, renewed=request.renewed)
             except WorkspaceError as error:
                 return messages.Checked(status="skipped", reason=str(error))
             except RefusedError as error:
                 refused.append(error.what)
                 continue
-            if len(request.keys) == 1:
+            if alone:
                 self._accept(request.handle, key, checked.runs, _Accepted(bits, attempt.others))
             worst = max(worst, checked.error)
             bitwise = checked.bitwise if bitwise is None else bitwise and checked.bitwise is not False
@@ -369,24 +373,6 @@ class WorkerSession:
         if len(refused) == len(request.keys):  # of one problem that is no fault: the next variant serves it
             return messages.Checked(status="failed" if len(refused) > 1 else "skipped", reason=refused[0])
         return msgspec.structs.replace(checked, error=worst, bitwise=bitwise)
-
-    def _repeat(self, request: messages.Repeat, emit: Emit) -> messages.Reply:
-        emit(_progress("repeated calls"))
-        self._warm([request.key], quick=True)
-        state = self._state(request.key)
-        state.second()
-        try:
-            with self._confined():
-                checked = repeat(self._engine, self._loaded[request.handle], state)
-        except (RefusedError, WorkspaceError) as error:
-            return messages.Checked(status="skipped", reason=str(error))
-        except LaunchError as error:
-            checked = messages.Checked(
-                status="failed", reason=f"{error.what}, in a repeated call ({state.check.place})"
-            )
-        if checked.status != "ok":
-            state.restore()
-        return checked
 
     def _accept(self, handle: str, key: str, runs: tuple[float, ...], accepted: _Accepted) -> None:
         """Keep outputs that were right, to compare with after timed calls, and the times of single calls."""

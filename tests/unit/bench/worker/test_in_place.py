@@ -57,9 +57,9 @@ def test_a_good_candidate_is_right_and_timed_on_what_it_was_verified_on(bed: Bed
         for fresh in (False, True):
             turn = bed.ask(messages.Turn(handle="one", key=key, calls=40, warm=3, fresh=fresh, poison=True))
             assert (turn.status, turn.reason) == ("ok", "")
-        repeated = bed.ask(messages.Repeat(handle="one", key=key))
-        assert (repeated.status, repeated.bitwise) == ("ok", True), repeated.reason
-        assert bed.verify(key).status == "ok"
+        for threads in (0, 1):
+            repeated = bed.verify(key, repeat=True, threads=threads)
+            assert (repeated.status, repeated.bitwise) == ("ok", True), repeated.reason
     for special in ("x", "state"):  # NaN and infinities go through what is written in place
         checked = bed.verify(bed.name(SMALL, special=special))
         assert checked.status == "ok", checked.reason
@@ -101,7 +101,7 @@ def test_repeated_runs_are_compared_from_the_same_state(bed: Bed, build: Any) ->
     checked = bed.verify(key)
     assert checked.status == "ok", checked.reason
     assert checked.bitwise is False
-    assert bed.ask(messages.Repeat(handle="one", key=key)).bitwise is False
+    assert bed.verify(key, quick=True, repeat=True).bitwise is False
 
 
 def test_what_goes_wrong_after_some_calls_is_seen_after_the_timed_ones(bed: Bed, build: Any) -> None:
