@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
+import torch._numpy
 from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 
@@ -48,6 +50,8 @@ __all__ = [
     "write_limits",
 ]
 
+_NUMPY: Any = torch._numpy
+"""numpy on torch's tensors, as torch.compile has it."""
 _TF32 = 10
 """Bits of fraction of TF32."""
 _BITS = {torch.float32: (torch.int32, 23), torch.float64: (torch.int64, 52)}
@@ -129,13 +133,15 @@ def _made_on(device: torch.device, wide: bool) -> Iterator[None]:
     If the others are in float64, so are these, unless the reference says otherwise. A value rounded to float32 is not
     true.
     """
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64 if wide else torch.float32)
+    before, floating = torch.get_default_dtype(), torch.float64 if wide else torch.float32
+    torch.set_default_dtype(floating)
+    _NUMPY.set_default_dtype(floating)
     try:
         with device:
             yield
     finally:
         torch.set_default_dtype(before)
+        _NUMPY.set_default_dtype()
 
 
 def _is_for_host(operator: Operator) -> bool:
@@ -158,58 +164,106 @@ def _exact_on_host(operator: Operator, check: Check, storages: Mapping[str, Any]
     return {name: torch.from_numpy(value).to(device) for name, value in results.items()}
 
 
-class ArrayApi:
-    """torch under the array API's names. `near` makes some sums in order. `tf32` rounds the operands of products."""
+class _Numpy:
+    """A module of numpy for torch's tensors. Names that numpy lacks are torch's, such as `special`."""
 
-    def __init__(self, near: bool = False, tf32: bool = False) -> None:
-        self._near, self._tf32 = near, tf32
+    def __init__(self, module: ModuleType = _NUMPY) -> None:
+        self._module = module
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
+        if isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        name = _LONGER.get(name, name)
+        if not hasattr(self._module, name):
+            if hasattr(np, name) and name not in _ALIKE:
+                raise AttributeError(
+                    f"numpy's {name} is missing on torch's tensors, which references get for a GPU: "
+                    "use other functions of xp"
+                )
+            return getattr(torch, name)
+        held = getattr(self._module, name)
+        if isinstance(held, ModuleType):
+            return _Numpy(held)
+        if isinstance(held, type):
+            return _dtype_in_torch(held)
+        return partial(_computed, held) if callable(held) else held
 
-    def max(self, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-        """The largest along axes, or of all elements."""
-        return torch.amax(x, dim=() if axis is None else axis, keepdim=keepdims)
 
-    def min(self, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-        """The least along axes, or of all elements."""
-        return torch.amin(x, dim=() if axis is None else axis, keepdim=keepdims)
+_LONGER = {
+    "acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh", "atan": "arctan", "atan2": "arctan2",
+    "atanh": "arctanh", "bitwise_invert": "invert", "bitwise_left_shift": "left_shift",
+    "bitwise_right_shift": "right_shift", "concat": "concatenate", "permute_dims": "transpose", "pow": "power",
+}  # fmt: skip
+"""The array API's names of functions that numpy has under two names."""
+_ALIKE = ("frexp", "isin", "nanmean", "nansum", "trapezoid")
+"""Functions that torch has as numpy has them."""
 
-    def sum(self, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+
+def _computed(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """What a function of numpy returns, as tensors."""
+    given = tuple(_dtype_in_torch(v) if isinstance(v, (type, np.dtype)) else v for v in given)
+    device = named.pop("device", None)
+    with contextlib.nullcontext() if device is None else torch.device(device):
+        result = function(*given, **{n: _dtype_in_torch(v) if n == "dtype" else v for n, v in named.items()})
+    if isinstance(result, (tuple, list)):
+        return tuple(map(_tensor_in, result))
+    return _tensor_in(result)
+
+
+def _tensor_in(value: Any) -> Any:
+    return value.tensor if isinstance(value, _NUMPY.ndarray) else value
+
+
+def _dtype_in_torch(dtype: Any) -> Any:
+    """The dtype of torch that something stands for, as dtypes do in numpy."""
+    if dtype is None or isinstance(dtype, torch.dtype):
+        return dtype
+    with contextlib.suppress(TypeError):
+        dtype = np.dtype(dtype).name
+    return _NUMPY.dtype(dtype).torch_dtype
+
+
+class ArrayApi(_Numpy):
+    """numpy for torch's tensors. `near` makes some sums in order. `tf32` rounds the operands of products."""
+
+    def __init__(self, near: bool = False, tf32: bool = False) -> None:
+        super().__init__()
+        self._near, self._tf32 = near, tf32
+
+    def sum(self, x: Any, axis: Any = None, keepdims: bool = False, **more: Any) -> Any:
         """The sum along axes, or of all elements."""
-        total = torch.sum(x) if axis is None else torch.sum(x, dim=axis, keepdim=keepdims)
-        if self._near and x.dtype == torch.float32 and isinstance(axis, int) and x.shape[axis]:
+        total = self.__getattr__("sum")(x, axis=axis, keepdims=keepdims, **more)
+        if self._near and total.dtype == x.dtype == torch.float32 and isinstance(axis, int) and x.shape[axis]:
             _sum_in_order(x, axis, total if keepdims else total.unsqueeze(axis))
         return total
 
-    def mean(self, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    def mean(self, x: Any, axis: Any = None, keepdims: bool = False, **more: Any) -> Any:
         """The mean along axes, or of all elements."""
-        if not isinstance(axis, int):
-            return torch.mean(x) if axis is None else torch.mean(x, dim=axis, keepdim=keepdims)
-        if self._near and x.dtype == torch.float32:
+        if self._near and isinstance(axis, int) and x.dtype == torch.float32 and not more:
             return self.sum(x, axis=axis, keepdims=keepdims) / x.shape[axis]
-        return torch.mean(x, dim=axis, keepdim=keepdims)
+        return self.__getattr__("mean")(x, axis=axis, keepdims=keepdims, **more)
 
     def matmul(self, a: Any, b: Any) -> Any:
         """The product of matrices."""
         if self._near and self._tf32 and a.dtype == torch.float32:
             a, b = _round_tensor(a, _TF32), _round_tensor(b, _TF32)
-        product = torch.matmul(a, b)
+        product = self.__getattr__("matmul")(a, b)
         if self._near and not self._tf32 and a.dtype == torch.float32:
             _multiply_in_order(a, b, product)
         return product
 
+    def full(self, shape: Any, fill_value: Any, dtype: Any = None) -> Any:
+        """An array of equal elements."""
+        extents = (shape,) if isinstance(shape, int) else tuple(shape)
+        return torch.full(extents, fill_value, dtype=_dtype_in_torch(dtype))
+
     def astype(self, x: Any, dtype: Any) -> Any:
         """Elements of another dtype."""
-        return x.to(dtype)
+        return x.to(_dtype_in_torch(dtype))
 
-    def permute_dims(self, x: Any, axes: Any) -> Any:
-        """Axes in another order."""
-        return x.permute(axes)
-
-    def concat(self, arrays: Any, axis: int = 0) -> Any:
-        """Arrays one after the other."""
-        return torch.cat(list(arrays), dim=axis)
+    def matrix_transpose(self, x: Any) -> Any:
+        """The last two axes in the other order."""
+        return x.mT
 
 
 def _sum_in_order(x: Any, axis: int, total: Any) -> None:

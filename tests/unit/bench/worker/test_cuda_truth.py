@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from bundled import OPERATORS
 from small_operators import make_operator
@@ -19,7 +20,7 @@ from aot_tune.spec import Operator, Problem, Tensor, dims, problem
 torch = pytest.importorskip("torch")
 
 from aot_tune.bench.worker.cuda_memory import Truths, tensor_of, torch_dtype  # noqa: E402
-from aot_tune.bench.worker.cuda_truth import draw_inputs, exact_values, write_limits  # noqa: E402
+from aot_tune.bench.worker.cuda_truth import ArrayApi, draw_inputs, exact_values, write_limits  # noqa: E402
 from aot_tune.bench.worker.inputs import layout  # noqa: E402
 from aot_tune.bench.worker.reference_results import read_limits  # noqa: E402
 
@@ -308,3 +309,46 @@ def test_arrays_that_a_reference_makes_are_where_the_others_are() -> None:
         assert torch.zeros(1).device == HOST
     with pytest.raises((RuntimeError, NotImplementedError)):  # what it would be elsewhere
         _ = torch.empty(8, device=away) + torch.arange(8)
+
+
+CALLS = """
+repeat(x, 2, axis=1); repeat(x, n, axis=0); tile(x, (2, 1)); std(x, axis=1); var(x, axis=0, ddof=1); median(x, axis=1)
+sort(x, axis=0); argsort(x, axis=1); take(x, n); take(x, n, axis=1); take_along_axis(x, argsort(x, axis=1), axis=1)
+split(x, 2, axis=1)[1]; transpose(y, (2, 0, 1)); transpose(x); swapaxes(y, 0, 2); moveaxis(y, 0, -1)
+concat([x, x], axis=1); clip(x, None, 0.5); maximum(x, 0); where(x > 0, x, 0.0); where(x > 0, x, -inf)
+where(x > 0, 1, 0); cumsum(x, axis=1); prod(x, axis=0); argmax(x, axis=1); max(x, axis=(0, 1))
+max(x, axis=1, keepdims=True); any(x > 0, axis=1); sum(x > 0); sum(x, axis=(0, 1), keepdims=True); mean(n)
+squeeze(x[:1], axis=0); expand_dims(x[0], axis=0); flip(x); roll(x, 1, axis=0); pad(x, ((0, 1), (2, 0))); dot(x, x.T)
+einsum('ij,kj->ik', x, x); stack([x, x], axis=1); round(x, 1); power(x, 2); sqrt(4.0); sqrt(n); arange(4)
+linspace(0, 1, 5); ones(3, dtype=float32); full(2, 3); tril(x); zeros_like(x); asarray([1, 2])
+broadcast_to(x, (2, 3, 4)); nonzero(x > 0)[0]; unique(n); searchsorted(sort(x[0]), x[1]); astype(x, int32)
+reshape(x, (-1,)); astype(x, 'float16'); permute_dims(y, (1, 0, 2)); matrix_transpose(y); linalg.norm(x, axis=1)
+atan2(x, x); isin(n, n[:2]); n // 2 + left_shift(n, 1); diff(x, axis=1); quantile(x, 0.3, axis=1); x[:, newaxis] * pi
+array_split(x, 3, axis=1)[2]
+"""
+
+
+class _Names(dict[str, Any]):
+    """Names of arrays and, for all others, of numpy or what stands for it."""
+
+    def __init__(self, xp: Any, make: Callable[[Any], Any]) -> None:
+        rng = np.random.default_rng(1)
+        x, y = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 4), (2, 3, 4)))
+        super().__init__(x=make(x), y=make(y), n=make(np.array([2, 1, 3])), __builtins__={})
+        self._xp = xp
+
+    def __missing__(self, name: str) -> Any:
+        return getattr(self._xp, name)
+
+
+def test_functions_on_tensors_are_numpys() -> None:
+    theirs, ours = _Names(np, np.asarray), _Names(ArrayApi(), torch.from_numpy)
+    for line in CALLS.replace("\n", ";").split(";"):
+        if call := line.strip():
+            got = eval(call, {}, ours)
+            want = np.asarray(eval(call, {}, theirs))
+            assert isinstance(got, torch.Tensor), call
+            assert (got.numpy().dtype, got.numpy().shape) == (want.dtype, want.shape), call
+            assert np.allclose(got.numpy(), want, rtol=1e-5), call
+    with pytest.raises(AttributeError, match="numpy's interp is missing on torch's tensors"):
+        ArrayApi().interp  # noqa: B018
