@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,8 @@ def add_compile(commands: Any) -> None:
     text = "what to compile for, such as cuda-sm_90a; may be repeated; default: the best of this machine"
     add_repeated(every, "--target", "TARGET", text)
     every.add_argument("--filter", default="", metavar="PATTERN", help="as AOT_TUNE_FILTER, such as 'gemm/*'")
+    text = "compile only the first COUNT configs of each kernel"
+    every.add_argument("--configs", type=int, default=0, metavar="COUNT", help=text)
     every.add_argument("--jobs", default="", metavar="COUNT", help="as AOT_TUNE_JOBS")
     every.add_argument("--cache", default="", choices=("rw", "ro", "fresh", "off"), help="as AOT_TUNE_CACHE")
     every.add_argument("--cache-dir", default="", metavar="DIR", help="as AOT_TUNE_CACHE_DIR")
@@ -93,6 +96,7 @@ def _compile(given: argparse.Namespace) -> int:
             templates=given.templates,
             options={name: value for name, value in options.items() if value},
             compiled_with=source_options(given),
+            configs=given.configs if given.configs > 0 else sys.maxsize,
             as_json=given.json,
         )
     return 0 if well else 1

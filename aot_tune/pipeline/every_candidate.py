@@ -1,25 +1,28 @@
 """Compiles every candidate without a device: the mode `compile` and the command `aot-tune compile`.
 
 For each kernel of a library's targets it says what fits, spills and fails. One config of each Triton kernel runs in
-Triton's interpreter."""
+Triton's interpreter. References run on a small problem, as a build for each family of targets runs them."""
 
 from __future__ import annotations
 
 import itertools
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
 
 import msgspec
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.protocol.messages import InterpreterAnswer, InterpreterRequest
+from aot_tune.bench.protocol.messages import InterpreterAnswer, InterpreterRequest, TriedReference
 from aot_tune.compile import Variant, families_of, toolchain_for
 from aot_tune.pipeline.session import Session, session_of
 from aot_tune.pipeline.wanted_kernels import is_named, kernels_for
@@ -28,7 +31,7 @@ from aot_tune.plan.library_plan import Request
 from aot_tune.plan.wanted_targets import generic_dtypes
 from aot_tune.render import Candidate, candidates_for, generic_candidates, resolved
 from aot_tune.report.compiled_kernels import CompiledKernel, FailureKind, Interpreted, compiled_lines, compiled_summary
-from aot_tune.spec import Kernel, Operator, Target, all_of
+from aot_tune.spec import Expr, Kernel, Operator, Target, all_of
 from aot_tune.spec.load_operators import load_operators, roots_with_bundled
 from aot_tune.support.errors import AotTuneError, BuildError
 from aot_tune.support.progress import Progress
@@ -44,6 +47,11 @@ _SECONDS = 120.0
 _AT_ONCE = 2000
 """How many candidates are rendered before they are compiled. Their sources are held in memory."""
 
+_ROUNDS = (1, 4, sys.maxsize)
+"""After how many candidates of a kernel and dtypes it is looked whether all failed alike. Then the others are left out.
+
+Kernels take turns: what is wrong with each is known before any is compiled in all its configs."""
+
 _PLACES = re.compile(r"\d+|'[^']*'|\"[^\"]*\"")
 """The parts in which errors of one kind differ: numbers, and names in quotes."""
 
@@ -54,6 +62,7 @@ def compile_operators(
     templates: Sequence[str] = (),
     options: Mapping[str, str],
     compiled_with: CompileSettings = PLAIN,
+    configs: int = sys.maxsize,
     as_json: bool = False,
 ) -> bool:
     """Compile every candidate and print the results. Returns whether every kernel has one that compiles.
@@ -63,6 +72,7 @@ def compile_operators(
         templates: template roots; the bundled ones if empty.
         options: options of a build. They win over the environment.
         compiled_with: how sources are compiled, as CMake would say it.
+        configs: how many configs of each kernel are compiled at most, the first ones.
         as_json: print the results as JSON to standard output, and all other lines to standard error.
 
     Raises:
@@ -80,7 +90,7 @@ def compile_operators(
         compile=compiled_with,
     )
     with session_of(request, Progress(sys.stderr if as_json else None), tells=True) as session:
-        results = compile_every_candidate(session)
+        results = compile_every_candidate(session, configs)
         strict = session.options.strict
     if as_json:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
@@ -92,12 +102,12 @@ def _own_operators(templates: Sequence[str]) -> set[str]:
     return {f.name for t in templates if t != "bundled" for f in Path(t).iterdir() if (f / "operator.py").is_file()}
 
 
-def _smallest_check(operator: Operator, variant: Variant) -> Check | None:
-    """The smallest of an operator's derived checks that a candidate serves, without extents of 1 if possible."""
+def _smallest_check(operator: Operator, requires: Sequence[Expr] = ()) -> Check | None:
+    """The smallest of an operator's derived checks that guards let pass, without extents of 1 if possible."""
     served = [
         c
-        for c in derived_checks(operator, variant.requires, special=False)
-        if not c.integers and all_of((*operator.legal, *variant.requires), operator.facts(c.problem))
+        for c in derived_checks(operator, requires, special=False)
+        if not c.integers and all_of((*operator.legal, *requires), operator.facts(c.problem))
     ]
     return min(
         served,
@@ -132,7 +142,7 @@ def _interpreted(session: Session, tried: _Tried) -> Interpreted:
     """
     operator, kernel, target = tried.operator, tried.kernel, tried.target
     for variant in sorted(tried.fit, key=lambda e: ("bf16" in e.candidate.dtypes.values(), len(e.requires))):
-        check = _smallest_check(operator, variant)
+        check = _smallest_check(operator, variant.requires)
         if check is not None:
             break
     else:
@@ -148,26 +158,64 @@ def _interpreted(session: Session, tried: _Tried) -> Interpreted:
         seed=family(target.family).policy().seed,
     )
     with scratch_folder() as name:
-        answer = _ask(request, session, Path(name))
+        answer = _interpret(request, session, Path(name))
     label = variant.candidate.label
     return Interpreted(verdict=answer.verdict, problem=check.problem.id, candidate=label, text=answer.text)
 
 
-def _ask(request: InterpreterRequest, session: Session, scratch: Path) -> InterpreterAnswer:
+def _interpret(request: InterpreterRequest, session: Session, scratch: Path) -> InterpreterAnswer:
+    answer, why = _ask("interpreted_call", request, session, scratch, {"TRITON_INTERPRET": "1"})
+    if why or not answer:
+        return InterpreterAnswer(verdict="not runnable", text=why)
+    return msgspec.json.decode(answer, type=InterpreterAnswer)
+
+
+def _ask(
+    module: str, request: object, session: Session, scratch: Path, environ: Mapping[str, str] = MappingProxyType({})
+) -> tuple[bytes, str]:
+    """The answer of a module of the worker to a request; and what ended its process early, else an empty text."""
     asked, answered = scratch / "request.json", scratch / "answer.json"
     asked.write_bytes(msgspec.json.encode(request))
-    argv = python_module("aot_tune.bench.worker.interpreted_call", str(asked), str(answered))
-    environ = child_environment(session.environment, sys.path, scratch) | {"TRITON_INTERPRET": "1"}
+    argv = python_module(f"aot_tune.bench.worker.{module}", str(asked), str(answered))
+    environ = {**child_environment(session.environment, sys.path, scratch), **environ}
     done = run(argv, folder=scratch, environ=environ, timeout=_SECONDS, memory=ADDRESS_SPACE)
+    answer, why = answered.read_bytes() if answered.is_file() else b"", ""
     if done.timed_out:
-        return InterpreterAnswer(verdict="not runnable", text=f"it takes longer than {_SECONDS:g} s")
-    if done.code < 0:
-        text = f"its process died of signal {-done.code}, as after an access to an invalid address"
-        return InterpreterAnswer(verdict="not runnable", text=text)
-    if done.code or not answered.is_file():
-        last = " | ".join(done.output.strip().splitlines()[-2:])
-        return InterpreterAnswer(verdict="not runnable", text=f"its process ended with status {done.code}: {last}")
-    return msgspec.json.decode(answered.read_bytes(), type=InterpreterAnswer)
+        why = f"it takes longer than {_SECONDS:g} s"
+    elif done.code < 0:
+        why = f"its process died of signal {-done.code}, as after an access to an invalid address"
+    elif done.code or not answer:
+        why = f"its process ended with status {done.code}: {' | '.join(done.output.strip().splitlines()[-2:])}"
+    return answer, why
+
+
+_ARRAYS: Mapping[str, Literal["numpy", "torch"]] = {"cpu": "numpy", "cuda": "torch"}
+"""What a build gives references, by the family of what it measures on."""
+
+
+def _try_references(session: Session, kernels: Sequence[_Tried]) -> Iterator[CompiledKernel]:
+    """Run the references of the kernels' operators on a small problem each. Those that fail are returned."""
+    wanted = dict.fromkeys((t.operator.name, _ARRAYS[t.target.family]) for t in kernels if t.target.family in _ARRAYS)
+    tried = []
+    for name, arrays in wanted:
+        operator, family_name = session.operators[name], "cuda" if arrays == "torch" else "cpu"
+        check = _smallest_check(operator)
+        if check is not None:
+            folder, seed = str(Path(operator.folder).resolve()), family(family_name).policy().seed
+            tried.append((name, TriedReference(folder=folder, check=check, arrays=arrays, seed=seed)))
+    if not tried:
+        return
+    with scratch_folder() as scratch:
+        answer, why = _ask("tried_references", [t for _, t in tried], session, Path(scratch))
+    faults = msgspec.json.decode(answer or b"[]", type=list[str])
+    for (name, reference), fault in zip(tried, [*faults, why], strict=False):
+        if fault:
+            kind = FailureKind(
+                status="reference-failed", candidate=reference.check.problem.id, name="", error=fault, count=1
+            )
+            yield CompiledKernel(
+                operator=name, kernel="", target=reference.arrays, backend="reference", failures=(kind,)
+            )
 
 
 @dataclass
@@ -179,12 +227,33 @@ class _Tried:
     target: Target
     fit: list[Variant] = field(default_factory=list)
     kinds: dict[tuple[str, str], FailureKind] = field(default_factory=dict)
+    waiting: list[tuple[int, Candidate]] = field(default_factory=list)
+    ended: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
+    left_out: int = 0
     no_reason: str = ""
     interpreted: Interpreted | None = None
+
+    def rendered(self, session: Session, end: int) -> Iterator[Variant]:
+        """The next candidates, up to this place among those of their dtypes. What cannot be rendered fails.
+
+        Those of dtypes of which all before failed alike are left out.
+        """
+        waiting, self.waiting = self.waiting, [(i, c) for i, c in self.waiting if i >= end]
+        hopeless = {d for d, kinds in self.ended.items() if len(kinds) == 1 and ("", "") not in kinds}
+        for place, candidate in waiting:
+            if place >= _ROUNDS[1] and _dtypes(candidate) in hopeless:
+                self.left_out += place < end
+            elif place < end:
+                try:
+                    yield session.rendered(self.operator, candidate, self.target)
+                except AotTuneError as error:
+                    self.fails("render-failed", _first_line(error), candidate)
 
     def fails(self, status: str, error: str, candidate: Candidate | None = None) -> None:
         """Count a failed candidate; None counts nothing."""
         kind = status, _PLACES.sub("", error)
+        if candidate is not None:
+            self.ended.setdefault(_dtypes(candidate), set()).add(kind)
         label, name = (candidate.label, candidate.name) if candidate is not None else (self.kernel.name, "")
         first = self.kinds.get(kind) or FailureKind(status=status, candidate=label, name=name, error=error, count=0)
         self.kinds[kind] = msgspec.structs.replace(first, count=first.count + 1)
@@ -193,29 +262,41 @@ class _Tried:
         """Count an object."""
         if variant.compiled:
             self.fit.append(variant)
+            self.ended.setdefault(_dtypes(variant.candidate), set()).add(("", ""))
         else:
             self.fails(variant.made.status, variant.error, variant.candidate)
 
 
-def compile_every_candidate(session: Session) -> list[CompiledKernel]:
-    """Compile all candidates for the session's targets, and all generic kernels, and print each kernel's results.
+def _dtypes(candidate: Candidate) -> str:
+    return " ".join(f"{v}={d}" for v, d in sorted(candidate.dtypes.items()))
 
-    AOT_TUNE_FILTER leaves kernels out. A Triton kernel's first config that compiles runs in Triton's interpreter.
+
+def compile_every_candidate(session: Session, configs: int = sys.maxsize) -> list[CompiledKernel]:
+    """Compile the candidates for the session's targets, and the generic kernels, and print each kernel's results.
+
+    AOT_TUNE_FILTER leaves kernels out, and `configs` those behind a kernel's first. Of a kernel whose first candidates
+    all fail alike, the others are not compiled. A Triton kernel's first config that compiles runs in the interpreter.
     """
     kernels = [_Tried(operator, kernel, target) for operator, kernel, target in _kernels(session)]
-    waiting: list[tuple[_Tried, Variant]] = []
     for tried in kernels:
-        for variant in _rendered(session, tried):
-            waiting.append((tried, variant))
-            if len(waiting) >= _AT_ONCE:
-                _compile(session, waiting)
-                waiting = []
-    _compile(session, waiting)
+        _list_candidates(tried, configs)
+    references = list(_try_references(session, kernels))
+    for line in itertools.chain(*map(compiled_lines, references)):
+        session.progress.line(line)
+    for end in _ROUNDS:
+        waiting: list[tuple[_Tried, Variant]] = []
+        for tried in kernels:
+            for variant in tried.rendered(session, end):
+                waiting.append((tried, variant))
+                if len(waiting) >= _AT_ONCE:
+                    _compile(session, waiting)
+                    waiting = []
+        _compile(session, waiting)
     _interpret_kernels(session, kernels)
     results = [*map(_outcome, kernels), *_kernels_left_out(session)]
-    for line in (*itertools.chain(*map(compiled_lines, results)), *compiled_summary(results)):
+    for line in (*itertools.chain(*map(compiled_lines, results)), *compiled_summary([*results, *references])):
         session.progress.line(line)
-    return results
+    return [*results, *references]
 
 
 def tell_failures(session: Session, results: Iterable[CompiledKernel]) -> None:
@@ -230,9 +311,10 @@ def tell_failures(session: Session, results: Iterable[CompiledKernel]) -> None:
         if not result.is_lost:
             fix = "correct it, or compile without AOT_TUNE_STRICT: then one candidate that compiles is enough"
         what = "has no candidate that compiles" if result.is_lost else "has candidates that fail"
+        what = f"kernel {result.kernel!r} {what} for {result.target}" if result.kernel else "its reference fails"
         error = BuildError(
-            f"operator {result.operator!r}: kernel {result.kernel!r} {what} for {result.target}",
-            why="\n       ".join(line.strip() for line in compiled_lines(result)[1:]),
+            f"operator {result.operator!r}: {what}",
+            why="\n       ".join(line.strip() for line in compiled_lines(result)[bool(result.kernel) :]),
             fix=fix,
         )
         session.failures.add(result.operator, error)
@@ -250,12 +332,12 @@ def _kernels(session: Session) -> Iterator[tuple[Operator, Kernel, Target]]:
                     yield operator, kernel, target
 
 
-def _rendered(session: Session, tried: _Tried) -> Iterator[Variant]:
-    """The candidates of a kernel that can be rendered. The others are noted as failures."""
+def _list_candidates(tried: _Tried, most: int) -> None:
+    """List the candidates of a kernel's first configs, each with its place among those of its dtypes."""
     operator, kernel, target = tried.operator, tried.kernel, tried.target
-    configs, seen = 0, set[str]()
+    configs, seen, places = 0, set[str](), Counter[str]()
     try:
-        for config in kernel.configs(target.facts):
+        for config in itertools.islice(kernel.configs(target.facts), 1 if kernel.generic else most):
             configs += 1
             choices = generic_dtypes(operator, kernel, target) if kernel.generic else []
             candidates = (
@@ -264,15 +346,10 @@ def _rendered(session: Session, tried: _Tried) -> Iterator[Variant]:
                 else candidates_for(operator, kernel, config, target)
             )
             for candidate in candidates:
-                if candidate.id in seen:
-                    continue
-                seen.add(candidate.id)
-                try:
-                    yield session.rendered(operator, candidate, target)
-                except AotTuneError as error:
-                    tried.fails("render-failed", _first_line(error), candidate)
-            if kernel.generic:
-                break  # it has one config
+                if candidate.id not in seen:
+                    seen.add(candidate.id)
+                    tried.waiting.append((places[_dtypes(candidate)], candidate))
+                    places[_dtypes(candidate)] += 1
     except AotTuneError as error:  # of a constraint, or of what is passed to a function
         tried.fails("no-candidate", _first_line(error))
     if not seen and not tried.kinds:
@@ -291,7 +368,8 @@ def _first_line(error: AotTuneError) -> str:
 
 def _compile(session: Session, waiting: Sequence[tuple[_Tried, Variant]]) -> None:
     owners = {variant.id: tried for tried, variant in waiting}
-    session.compile([e for _, e in waiting], "compile", ready=lambda variant: owners[variant.id].takes(variant))
+    if owners:
+        session.compile([e for _, e in waiting], "compile", ready=lambda variant: owners[variant.id].takes(variant))
 
 
 def _outcome(tried: _Tried) -> CompiledKernel:
@@ -312,6 +390,7 @@ def _outcome(tried: _Tried) -> CompiledKernel:
         shared=max((r.get("shared", 0) for r, _ in resources), default=0),
         stack=0 if on_host else max((r.get("stack", 0) for r, _ in resources), default=0),
         failures=tuple(tried.kinds.values()),
+        left_out=tried.left_out,
         interpreted=tried.interpreted,
         no_reason=tried.no_reason,
     )

@@ -41,8 +41,9 @@ class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
     """One kernel for one target.
 
     `fit` candidates have an object. `spilled` of these keep registers in memory: at most `spill_bytes` for a thread, in
-    the candidate `spill_where`. `no_reason` says why a kernel rightly has no candidate at all. `registers`, `shared`
-    and `stack` are the largest values of those that fit; all but the first are in bytes.
+    the candidate `spill_where`. `left_out` were not compiled, because the first ones failed alike. `no_reason` says why
+    a kernel rightly has no candidate at all. `registers`, `shared` and `stack` are the largest values of those that
+    fit; all but the first are in bytes. A reference that fails has no kernel, and `numpy` or `torch` as its target.
     """
 
     operator: str
@@ -57,6 +58,7 @@ class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
     shared: int = 0
     stack: int = 0
     failures: tuple[FailureKind, ...] = ()
+    left_out: int = 0
     interpreted: Interpreted | None = None
     no_reason: str = ""
 
@@ -90,11 +92,17 @@ def compiled_lines(kernel: CompiledKernel) -> list[str]:
     """Lines on a kernel: how many of its candidates fit, spill and fail, and the first error of each kind."""
     if kernel.no_reason:
         return [f"{kernel.name}: no candidate: {kernel.no_reason}"]
+    if not kernel.kernel:
+        arrays = {"numpy": "numpy's arrays", "torch": "torch's tensors, which a build for a GPU gives it"}
+        why = kernel.failures[0]
+        text = f"{_shortened(why.error)} ({why.candidate})"
+        return [f"{kernel.operator}: its reference fails on {arrays[kernel.target]}: {text}"]
     total = kernel.fit + kernel.failed
     counts = [f"{kernel.fit} fit"]
     if kernel.spilled:
         counts.append(f"{kernel.spilled} of them spill, {kernel.spill_bytes} bytes at most ({kernel.spill_where})")
     counts += [f"{kernel.failed} fail"] if kernel.failed else []
+    counts += [f"{kernel.left_out} more are left out, because these fail alike"] if kernel.left_out else []
     lines = [f"{kernel.name}: {counted(total, 'candidate')}, {', '.join(counts)}{_most(kernel)}"]
     for kind in kernel.failures:
         times = f" {kind.count} times" if kind.count > 1 else ""
@@ -120,12 +128,13 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _WIDTH else f"{text[:_WIDTH]}..."
 
 
-def compiled_summary(compiled: Sequence[CompiledKernel]) -> list[str]:
-    """A summary of all kernels, and the kernels without a candidate that compiles."""
+def compiled_summary(results: Sequence[CompiledKernel]) -> list[str]:
+    """A summary of all kernels, the kernels without a candidate that compiles, and the references that fail."""
+    compiled = [k for k in results if k.kernel]
     fit, failed, spilled = (sum(getattr(k, n) for k in compiled) for n in ("fit", "failed", "spilled"))
     kernels = counted(len({(k.operator, k.kernel) for k in compiled}), "kernel")
     spilling = f", {spilled} of them spill" if spilled else ""
     lines = [f"{kernels}, {counted(fit + failed, 'candidate')}: {fit} fit{spilling}, {failed} fail"]
     lines += [f"NONE COMPILES of {k.name}" for k in compiled if k.is_lost]
     lines += [f"WRONG in Triton's interpreter: {k.name}" for k in compiled if k.is_wrong]
-    return lines
+    return lines + [f"FAILS: the reference of {k.operator} on {k.target}" for k in results if not k.kernel]

@@ -32,6 +32,7 @@ __all__ = [
     "Setup",
     "SurveyOne",
     "Timed",
+    "TriedReference",
     "Turn",
     "Unload",
     "Verify",
@@ -71,6 +72,15 @@ class InterpreterAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: Literal["right", "wrong", "not runnable"]
     text: str = ""
+
+
+class TriedReference(msgspec.Struct, frozen=True, kw_only=True):
+    """The reference of the operator in `folder`, run on a check with numpy's arrays or with torch's tensors."""
+
+    folder: str
+    check: Check
+    arrays: Literal["numpy", "torch"]
+    seed: int
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):

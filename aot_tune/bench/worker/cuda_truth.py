@@ -46,6 +46,7 @@ from aot_tune.spec import FLOATING, Call, Operator, Tensor
 __all__ = [
     "ArrayApi",
     "draw_inputs",
+    "exact_on_host",
     "exact_values",
     "write_limits",
 ]
@@ -149,8 +150,8 @@ def _is_for_host(operator: Operator) -> bool:
     return any(t.dtype.name in _FOR_HOST for t in operator.tensors)
 
 
-def _exact_on_host(operator: Operator, check: Check, storages: Mapping[str, Any], *, wide: bool) -> dict[str, Any]:
-    """What `truth.exact_values` returns, on the device of the storages. Integers of 64 bits keep their dtype."""
+def exact_on_host(operator: Operator, check: Check, storages: Mapping[str, Any], *, wide: bool) -> dict[str, Any]:
+    """What `exact_values` returns, computed by numpy. Integers of 64 bits keep their dtype."""
     inputs: dict[str, Any] = {}
     device = torch.device("cpu")
     for tensor in (t for t in operator.inputs if t.name in storages):
@@ -354,7 +355,7 @@ def exact_values(
         KeyError, TypeError, ValueError: as `outputs_of` does.
     """
     if _is_for_host(operator):
-        return _exact_on_host(operator, check, storages, wide=wide)
+        return exact_on_host(operator, check, storages, wide=wide)
     arrays: dict[str, Any] = {}
     exactly_float = True
     for tensor in operator.inputs:
