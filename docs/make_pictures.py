@@ -13,6 +13,7 @@ from pathlib import Path
 from aot_tune.report import read_report
 from aot_tune.report.html_page import html_page
 from aot_tune.report.report_records import Report
+from aot_tune.report.report_text import in_reading_order
 
 __all__ = ["PICTURES", "Picture", "main"]
 
@@ -41,7 +42,7 @@ PICTURES = (
     Picture(
         "report-races",
         1180,
-        610,
+        640,
         f"""
       const section = document.querySelector("[data-table=races]").closest("section");
       const kept = ["h2", ".stats", ".table"].map((one) => section.querySelector(one));
@@ -76,7 +77,7 @@ def main(argv: list[str] | None = None) -> int:
         print("no Chromium: apt install chromium", file=sys.stderr)
         return 1
     given.folder.mkdir(parents=True, exist_ok=True)
-    report = read_report(given.report)
+    report = in_reading_order(read_report(given.report))
     for picture in PICTURES:
         path = given.folder / f"{picture.name}.png"
         take(browser, report, picture, path)

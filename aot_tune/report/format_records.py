@@ -14,8 +14,6 @@ __all__ = ["format_change", "format_record", "format_tree"]
 
 _WIDTH = 80
 _SHOWN = 5
-_BUSY = 0.5
-"""From so many cores on, the load of other processes is worth a word."""
 _NOISE = 0.01
 """A time counts as changed from this relative difference on."""
 
@@ -65,7 +63,7 @@ def _seen(database: OperatorDatabase) -> list[str]:
     drivers = sorted({s.driver for s in races if s.driver})
     clocks = [mhz for s in races for mhz in s.clock_mhz or ()]
     slowed = [name for bit, name in REASONS.items() if any(s.reasons & bit for s in races)]
-    beside = sum(s.others > 0 or s.load > _BUSY for s in races)
+    beside = sum(s.disturbed for s in races)
     return [
         *([f"  driver      {' and '.join(drivers)}"] if drivers else []),
         *([f"  clock       {min(clocks)} to {max(clocks)} MHz in races"] if clocks else []),

@@ -13,6 +13,7 @@ import msgspec
 
 from aot_tune.report.report_records import (
     NOT_TRIED,
+    DeviceRow,
     DispatchMap,
     OperatorReport,
     Report,
@@ -21,7 +22,7 @@ from aot_tune.report.report_records import (
     TimeSpent,
     VariantRow,
 )
-from aot_tune.report.report_text import DECIDES, format_resources, format_time, held_out_of
+from aot_tune.report.report_text import DECIDES, format_resources, format_time, held_out_of, slower_rows
 
 __all__ = ["html_page"]
 
@@ -35,6 +36,11 @@ _SPENT: dict[SpentOf, str] = {
     "compilers": "Compilers, all cores together",
     "device": "Measuring, all devices together",
 }
+
+
+_COUNTED = {"cores": "cores", "threads": "threads", "sm_count": "multiprocessors", "memory_gib": "GiB"}
+"""What facts of a device count."""
+_RATIOS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
 
 
 class Bar(msgspec.Struct, frozen=True):
@@ -138,6 +144,8 @@ class _Section:
 
     id: str
     part: OperatorReport
+    older: bool
+    notes: Sequence[str]
     charts: Mapping[str, object]
     worst: Sequence[SurveyPoint]
     bytes: int
@@ -146,6 +154,49 @@ class _Section:
     def tried(self) -> int:
         """How many candidates were tried."""
         return self.part.tried - self.part.statuses.get(NOT_TRIED, 0)
+
+
+@dataclass(frozen=True)
+class _SpeedRow:
+    """An operator's speed-up over baselines: a bar from 1 to the mean, and marks. Places are in percent."""
+
+    section: _Section
+    left: float
+    width: float
+    marks: Sequence[float]
+    slower: int
+
+    @property
+    def behind(self) -> bool:
+        """Whether the mean is slower than baselines."""
+        return (self.section.part.speedup or 1.0) < 1
+
+
+class _Speed:
+    """Speed-ups of all operators on one logarithmic axis."""
+
+    def __init__(self, sections: Iterable[_Section]) -> None:
+        ratios = {s.id: [r.speedup for r in s.part.problems if r.speedup] for s in sections if s.part.speedup}
+        every = [ratio for several in ratios.values() for ratio in several]
+        self._low = max(min(0.5, *every), 0.1) if every else 0.5
+        self._high = min(max(2.0, *every), 50.0) if every else 2.0
+        self.even = self._place(1.0)
+        self.ticks = [(f"{t:g}", self._place(t)) for t in _RATIOS if self._low <= t <= self._high]
+        self.rows = [self._row(s, ratios[s.id]) for s in sections if s.id in ratios]
+
+    def _place(self, ratio: float) -> float:
+        within = min(max(ratio, self._low), self._high)
+        return round(100 * math.log(within / self._low) / math.log(self._high / self._low), 2)
+
+    def _row(self, section: _Section, ratios: Sequence[float]) -> _SpeedRow:
+        mean = self._place(section.part.speedup or 1.0)
+        return _SpeedRow(
+            section=section,
+            left=min(mean, self.even),
+            width=round(abs(mean - self.even), 2),
+            marks=[self._place(r) for r in ratios],
+            slower=len(slower_rows(section.part)),
+        )
 
 
 def html_page(report: Report) -> str:
@@ -165,11 +216,17 @@ def html_page(report: Report) -> str:
         "number": _number,
         "json": _json,
         "held_out": held_out_of,
+        "about": _about,
     }
+    older = _older(report)
+    sections = [_section(part, report.notes, older=(part.operator, part.target) in older) for part in report.operators]
+    on_parts = {note for part in report.operators for note in _on_part(part, report.notes)}
     return environment.get_template("page.html.j2").render(
         report=report,
         decides=DECIDES,
-        sections=[_section(part) for part in report.operators],
+        sections=sections,
+        speed=_Speed(sections),
+        notes=[note for note in report.notes if note not in on_parts],
         spent=_time_bars(report.spent, _SPENT),
         # a variant that serves several targets is in several reports, but counts once
         total=sum({(o.operator, v.name): v.bytes for o in report.operators for v in o.variants}.values()),
@@ -178,12 +235,38 @@ def html_page(report: Report) -> str:
     )
 
 
-def _section(part: OperatorReport) -> _Section:
+def _older(report: Report) -> set[tuple[str, str]]:
+    """Operators on CPU targets before the newest that they are for."""
+    places = {target: number for number, target in enumerate(report.targets) if target.startswith("cpu-")}
+    newest: dict[str, int] = {}
+    for part in report.operators:
+        newest[part.operator] = max(newest.get(part.operator, -1), places.get(part.target, -1))
+    return {(p.operator, p.target) for p in report.operators if places.get(p.target, math.inf) < newest[p.operator]}
+
+
+def _about(device: DeviceRow) -> str:
+    """A device in a sentence or two."""
+    words = [f"{v} {_COUNTED[name]}" if name in _COUNTED else f"{name} {v}" for name, v in device.facts.items()]
+    load = f" Other processes used {device.load:.2g} cores in the middle one of {device.races} races"
+    busy = f", and disturbed {device.busy}" if device.busy else ""
+    return f"{device.name}: {', '.join(words)}." + f"{load}{busy}." * bool(device.races)
+
+
+def _on_part(part: OperatorReport, notes: Iterable[str]) -> list[str]:
+    """The notes on an operator on a target."""
+    return [
+        n for n in notes if n.startswith(f"{part.operator} on {part.target}: ") or n == f"{part.operator}: {part.note}"
+    ]
+
+
+def _section(part: OperatorReport, notes: Iterable[str], *, older: bool) -> _Section:
     points = part.survey.points if part.survey is not None else ()
     worst = sorted((p for p in points if p.held_out and p.regret), key=lambda p: (-(p.regret or 0.0), p.problem))
     return _Section(
         id=re.sub(r"[^A-Za-z0-9_-]", "-", f"{part.operator}-{part.target}"),
         part=part,
+        older=older,
+        notes=[note.partition(": ")[2] for note in _on_part(part, notes)],
         charts=_charts_of(part),
         worst=worst[:_WORST],
         bytes=sum(row.bytes for row in part.variants),

@@ -14,6 +14,7 @@ __all__ = [
     "NOT_TRIED",
     "SCHEMA",
     "CandidateRow",
+    "DeviceRow",
     "DispatchMap",
     "DroppedCandidate",
     "MemoryPeak",
@@ -218,6 +219,7 @@ class SurveyRow(msgspec.Struct, frozen=True, kw_only=True):
 class DispatchMap(msgspec.Struct, frozen=True, kw_only=True):
     """What dispatch picks for calls of a kind over two dims. All other dims have the extents in `at`.
 
+    `layout` names the tensors that are not row-major, each with its axes from the slowest to the fastest: `b:10`.
     `picks[j][i]` is the place in `variants` of what serves the call with extent `xs[i]` of dim `x` and `ys[j]` of dim
     `y`; it is -1 if there is no such call. Operators of one dim have an empty `y` and one row.
     """
@@ -230,6 +232,7 @@ class DispatchMap(msgspec.Struct, frozen=True, kw_only=True):
     ys: tuple[int, ...]
     variants: tuple[str, ...]
     picks: tuple[tuple[int, ...], ...]
+    layout: str = ""
 
 
 class RegretCurve(msgspec.Struct, frozen=True, kw_only=True):
@@ -298,6 +301,20 @@ class MemoryPeak(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
 
+class DeviceRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that was measured on. `facts` say what it has.
+
+    In the middle one of its `races`, other processes used `load` of the host's cores, and in `busy` of them more than
+    half a core; or others used the device. All is 0 if nothing tells.
+    """
+
+    name: str
+    facts: dict[str, str]
+    load: float = 0.0
+    busy: int = 0
+    races: int = 0
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A whole build. `notes` are lines that nobody should miss.
 
@@ -306,6 +323,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     empty otherwise, so that a build that measures nothing gives the same report every time. So is `memory`, which has
     the control group as a whole if it is limited, and the kinds of processes, the largest first. `units` are what the
     driver calls the devices that were measured on (UUIDs). A record does not have them, so neither has a replay.
+    `made` is the UTC date and time of a build that measured. `version` is that of aot_tune.
     """
 
     library: str
@@ -321,6 +339,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     spent: tuple[TimeSpent, ...] = ()
     memory: tuple[MemoryPeak, ...] = ()
     units: tuple[str, ...] = ()
+    machine: tuple[DeviceRow, ...] = ()
+    made: str = ""
+    version: str = ""
     schema: int = SCHEMA
 
 

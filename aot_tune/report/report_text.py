@@ -30,6 +30,7 @@ __all__ = [
     "regime_table",
     "remark_lines",
     "slower_line",
+    "slower_rows",
     "speedup_text",
     "tried_text",
     "use_text",
@@ -142,9 +143,14 @@ def on_others_text(part: OperatorReport) -> str:
     return f", {percent_text(part.held_out_regret)} if others decide each problem" + without * bool(part.not_held_out)
 
 
+def slower_rows(part: OperatorReport) -> list[ProblemRow]:
+    """Problems whose winners are slower than the fastest baseline beyond doubt."""
+    return [row for row in part.problems if row.speedup is not None and row.speedup * (1 + 2 * _error(row)) < _SLOWER]
+
+
 def slower_line(part: OperatorReport) -> list[str]:
     """A note if winners are slower than the fastest baseline beyond doubt."""
-    slower = [row for row in part.problems if row.speedup is not None and row.speedup * (1 + 2 * _error(row)) < _SLOWER]
+    slower = slower_rows(part)
     if not slower:
         return []
     worst = min(slower, key=lambda row: row.speedup or 0.0)

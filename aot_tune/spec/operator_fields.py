@@ -339,10 +339,10 @@ class OperatorFields:
             alignment={t: v for t, v in problem.alignment.items() if t not in gone},
         )
 
-    def compulsory_bytes(self, problem: Problem) -> int:
-        """Bytes of a call that must cross the memory bus: what is read and written of all present tensors."""
+    def compulsory_bytes(self, problem: Problem, *, cold: bool = False) -> int:
+        """Bytes of a call that must cross the memory bus: what is read and written of all present, or cold, tensors."""
         total = 0
-        for tensor in (t for t in self.tensors if self.is_present(problem, t)):
+        for tensor in (t for t in self.tensors if (t.cold or not cold) and self.is_present(problem, t)):
             count = math.prod(self.shape(problem, tensor)) * (2 if tensor.inout else 1)
             if tensor.read is not None:
                 count = min(count, tensor.read.evaluate(self.facts(problem)))

@@ -7,7 +7,7 @@ import functools
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from aot_tune.bench.devices.family import Family, Monitor, Unwatched, make_device
@@ -37,7 +37,7 @@ class Cpu(Family):
     """The machine's CPU cores, as one device."""
 
     on_host = True
-    peaks = ": two of the widest multiply-adds a cycle on all threads, bytes as if from L1"
+    peaks = ": two of the widest multiply-adds a cycle on all threads"
 
     def devices(self, threads: int) -> list[Device]:
         """There is one: model, stepping, instruction sets, caches, usable cores and threads."""
@@ -84,6 +84,10 @@ class Cpu(Family):
     def memory_of(self, device: Device) -> int | None:  # noqa: ARG002
         """The memory of the machine."""
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+    def cache_of(self, device: Device) -> int:
+        """The last level."""
+        return _last_bytes(tuple(c.split("=")) for c in str(device.identity.get("caches", "")).split())
 
 
 FAMILY = Cpu()
@@ -158,8 +162,11 @@ def cpu_identity() -> dict[str, str | int]:
 @functools.cache
 def last_cache_bytes() -> int:
     """Bytes of the last cache level, or 32 MiB if the system does not tell."""
-    sizes = [_bytes(size) for name, size in _caches() if not name.endswith("i")]
-    return max(sizes, default=32 << 20)
+    return _last_bytes(_caches())
+
+
+def _last_bytes(caches: Iterable[tuple[str, ...]]) -> int:
+    return max((_bytes(size) for name, size in caches if not name.endswith("i")), default=32 << 20)
 
 
 def _caches() -> list[tuple[str, str]]:

@@ -249,6 +249,10 @@ class Cuda(Family):
         """The memory of the GPU."""
         return int(device.identity["memory_gib"]) << 30 if "memory_gib" in device.identity else None
 
+    def cache_of(self, device: Device) -> int:
+        """The L2."""
+        return int(device.identity.get("l2_bytes", 0))
+
     def monitor(self, device: Device, policy: Policy, log: Callable[[str], None]) -> Monitor:
         """Watches by NVML, if it is here."""
         return GpuMonitor(device, log, open_gpu(device.unit), policy.on_gpu)

@@ -112,6 +112,10 @@ class Family(ABC):
         """Bytes of memory that a device's candidates compute in, or None when nothing tells."""
         return None
 
+    def cache_of(self, device: Device) -> int:  # noqa: ARG002
+        """Bytes of a device's last cache, or 0 when nothing tells."""
+        return 0
+
     def runs(self, module: str) -> bool:
         """Whether a framework's module computes on this family's devices. Some compute on the host alone."""
         return self.on_host or module.partition(".")[0] not in ("numpy", "scipy")

@@ -1,12 +1,13 @@
 """How long the bytes or the operations of a call take at the device's peaks: its roofline, and the floor of all times.
 
-Well-known GPUs have the peaks of their data sheets, dense and without sparsity. Other devices have the generous peaks
-that also expose impossible times. Both follow from the device's record alone, so a replay says the same on every
-machine.
+Well-known GPUs have the peaks of their data sheets, dense and without sparsity. On other devices, bytes take as long as
+in the fastest calls that were measured there, and operations have the generous peaks that also expose impossible times.
+All follows from records alone, so a replay says the same on every machine.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -15,7 +16,10 @@ from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.spec import Operator, Problem
 
-__all__ = ["Roofline", "floor_of", "roofline_of"]
+__all__ = ["Peaks", "Roofline", "TimedCall", "floor_of"]
+
+_STREAMS = 2.0
+"""Calls with at most so many operations for a byte show how fast bytes move."""
 
 
 class Roofline(NamedTuple):
@@ -61,21 +65,74 @@ _SHEETS = {
 """By the name that the driver gives."""
 
 
-def roofline_of(device: Device, operator: Operator, problem: Problem) -> Roofline | None:
-    """The roofline of a call. None if nothing is known of the device, or if the call does nothing."""
-    flops, size = operator.flops.evaluate(operator.facts(problem)), operator.compulsory_bytes(problem)
-    math = _math_of(operator, problem)
-    sheet = _SHEETS.get(device.name)
-    if sheet is not None:
-        rate = sheet.rates.get(math, sheet.rates["f32"])
-        moving, computing = size / sheet.memory, flops / (1e3 * rate)
-        bound = "memory" if moving >= computing else "compute"
-        roofline = Roofline(max(moving, computing), bound, f"{device.name}'s data sheet")
-    else:  # these peaks are too generous to say what bounds a call
-        plain = msgspec.structs.replace(device, unit="")  # a driver may tell its clocks, but the record has none
-        own = family(device.family)
-        roofline = Roofline(own.floor_ns(plain, flops, size, math), "", f"generous peaks of {device.name}{own.peaks}")
-    return roofline if roofline.ns > 0 else None
+class TimedCall(NamedTuple):
+    """A call that took `ns` on the device with that digest."""
+
+    device: str
+    operator: Operator
+    problem: Problem
+    ns: float
+
+
+class _Moved(NamedTuple):
+    """Bytes of a call that come from the memory, and others. As rates, GB/s; 0 where nothing tells."""
+
+    memory: float
+    caches: float
+
+
+class Peaks:
+    """The peaks of devices, by their digests. `calls` show how fast bytes move."""
+
+    def __init__(self, devices: Mapping[str, Device], calls: Iterable[TimedCall] = ()) -> None:
+        self._devices = devices
+        self._rates: dict[str, _Moved] = {}
+        for device, operator, problem, ns in calls:
+            size = operator.compulsory_bytes(problem)
+            if device in devices and ns and operator.flops.evaluate(operator.facts(problem)) <= _STREAMS * size:
+                moved, (memory, caches) = _moved(devices[device], operator, problem), self._rates.get(device, (0, 0))
+                if not moved.caches:
+                    memory = max(memory, size / ns)
+                elif moved.memory < moved.caches:
+                    caches = max(caches, size / ns)
+                self._rates[device] = _Moved(memory, caches)
+
+    def roofline(self, digest: str, operator: Operator, problem: Problem) -> Roofline | None:
+        """The roofline of a call on a device. None if nothing is known of it, or if the call does nothing."""
+        device = self._devices.get(digest)
+        if device is None:
+            return None
+        flops, size = operator.flops.evaluate(operator.facts(problem)), operator.compulsory_bytes(problem)
+        math = _math_of(operator, problem)
+        sheet = _SHEETS.get(device.name)
+        if sheet is not None:
+            rate = sheet.rates.get(math, sheet.rates["f32"])
+            moving, computing = size / sheet.memory, flops / (1e3 * rate)
+            bound = "memory" if moving >= computing else "compute"
+            roofline = Roofline(max(moving, computing), bound, f"{device.name}'s data sheet")
+        else:  # generous peaks cannot tell that operations bound a call
+            plain = msgspec.structs.replace(device, unit="")  # a driver may tell its clocks, but the record has none
+            least = family(device.family).floor_ns(plain, flops, size, math)
+            rates = self._rates.get(digest, _Moved(0, 0))
+            moved = _moved(device, operator, problem)
+            moving = sum(count / rate for count, rate in zip(moved, rates, strict=True) if rate)
+            roofline = Roofline(max(moving, least), "memory" if moving >= least else "", _named(device, rates))
+        return roofline if roofline.ns > 0 else None
+
+
+def _named(device: Device, rates: _Moved) -> str:
+    """Peaks in words."""
+    own = family(device.family)
+    seen = [f"{rate:.3g} GB/s from {where}" for where, rate in rates._asdict().items() if rate]
+    bytes_as = f"; {', '.join(seen)}, as in the fastest calls here" if seen else ", bytes as if from L1" * own.on_host
+    return f"generous peaks of {device.name}{own.peaks}{bytes_as}"
+
+
+def _moved(device: Device, operator: Operator, problem: Problem) -> _Moved:
+    """What comes from the memory: what is cold or does not fit in the last cache; all, if it would not fit twice."""
+    size, cache = operator.compulsory_bytes(problem), family(device.family).cache_of(device)
+    far = max(operator.compulsory_bytes(problem, cold=True), size - cache) if size < 2 * cache else size
+    return _Moved(far, size - far)
 
 
 def floor_of(device: Device, operator: Operator, problem: Problem) -> float:

@@ -63,6 +63,9 @@ Role = Literal["candidate", "framework"]
 MOST_CALLS = 4096
 """The most calls of a sample."""
 
+_BUSY = 0.5
+"""From so many cores on, the load of other processes is worth a word."""
+
 
 def group_size(call_ns: float, sample_ns: float) -> int:
     """Calls that make a sample last `sample_ns`."""
@@ -147,6 +150,11 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     reasons: int = 0
     others: int = 0
     load: float = 0.0
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether other processes used the device, or more than half a core of the host."""
+        return self.others > 0 or self.load > _BUSY
 
     @classmethod
     def of(cls, device: Device, states: Sequence[DeviceState], clocks: Sequence[float] = ()) -> Seen | None:

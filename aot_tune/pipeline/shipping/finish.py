@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from aot_tune import __version__
 from aot_tune.bench.devices.family import family
+from aot_tune.bench.devices.roofline import Peaks
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import Toolchain, Variant, target_by_name, toolchain_for
 from aot_tune.link import (
@@ -26,10 +30,10 @@ from aot_tune.pipeline.failures import crash_hint
 from aot_tune.pipeline.known_times import processors_of
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.filling_in import with_filling_in
-from aot_tune.pipeline.shipping.story import Rooflines, failures_of, generic_only, kind_text, tell
+from aot_tune.pipeline.shipping.story import Rooflines, failures_of, generic_only, kind_text, tell, timed_calls
 from aot_tune.plan.options import Options
 from aot_tune.render import assumes_less
-from aot_tune.report.report_records import DroppedCandidate, MemoryPeak, OperatorReport, Report
+from aot_tune.report.report_records import DeviceRow, DroppedCandidate, MemoryPeak, OperatorReport, Report
 from aot_tune.report.report_text import DECIDES, policy_lines
 from aot_tune.select import (
     NEAREST,
@@ -56,6 +60,8 @@ __all__ = ["MORE_SHAPES", "choose", "finish", "keep_texts", "selected", "told_lo
 MORE_SHAPES = "tune on the device with more shapes (AOT_TUNE_SURVEY), or add kernels that are good there"
 """What to do where the decision loses too much."""
 _SECONDS = 600.0
+_FACTS = ("cores", "threads", "caches", "sm_count", "memory_gib", "driver")
+"""What a report says of a device."""
 
 
 def keep_texts(session: Session, variants: Iterable[Variant]) -> None:
@@ -237,8 +243,10 @@ def finish(
     tables = []
     reports: list[OperatorReport] = []
     devices = {d.digest: d for d in (*session.devices, *(r.device for r in session.databases))}
+    members = [member for several in chosen.values() for member in several]
+    peaks = Peaks(devices, (call for m in members for call in timed_calls(m.evidence)))
     for name, operator in session.operators.items():
-        table, reported = _operator(operator, list(chosen.get(name, ())), generics[name], devices)
+        table, reported = _operator(operator, list(chosen.get(name, ())), generics[name], devices, peaks)
         tables.append(table)
         codes = {v.name: v.code for m in chosen.get(name, ()) for v in m.evidence.variants.values()}
         codes |= {g.name: g.code for g in generics[name]}
@@ -272,6 +280,9 @@ def finish(
         spent=session.time.rows(),
         memory=_peaks() if session.time.rows() else (),
         units=_units(chosen),
+        machine=tuple(_device_row(d, members) for d in used),
+        made=datetime.now(timezone.utc).isoformat(" ", "minutes") if session.time.rows() else "",
+        version=__version__,
         notes=(
             *_remarks(session),
             *sorted({f"{r.operator}: {r.note}" for r in reports if r.note}),
@@ -329,13 +340,29 @@ def _measured_on(devices: Mapping[str, Device], chosen: Mapping[str, Sequence[Ch
     return sorted((devices[d] for d in digests if d in devices), key=lambda d: d.slug)
 
 
+def _device_row(device: Device, chosen: Iterable[Chosen]) -> DeviceRow:
+    made = (m for member in chosen for m in member.evidence.made() if m.device == device.digest)
+    races = {(m.race, m.problem.id): m.seen for m in made if m.seen is not None}.values()
+    return DeviceRow(
+        name=device.name,
+        facts={name: str(device.identity[name]) for name in _FACTS if name in device.identity},
+        load=statistics.median(s.load for s in races) if races else 0.0,
+        busy=sum(s.disturbed for s in races),
+        races=len(races),
+    )
+
+
 def _units(chosen: Mapping[str, Sequence[Chosen]]) -> tuple[str, ...]:
     made = (m for members in chosen.values() for member in members for m in member.evidence.made())
     return tuple(sorted({m.seen.unit for m in made if m.seen is not None and m.seen.unit}))
 
 
 def _operator(
-    operator: Operator, chosen: list[Chosen], generics: Sequence[Variant], devices: Mapping[str, Device]
+    operator: Operator,
+    chosen: list[Chosen],
+    generics: Sequence[Variant],
+    devices: Mapping[str, Device],
+    peaks: Peaks,
 ) -> tuple[OperatorTable, list[OperatorReport]]:
     variants, shares, worth = list(generics), dict[str, Mapping[str, object]](), dict[str, tuple[Expr, ...]]()
     index = {g.candidate.id: i for i, g in enumerate(generics)}
@@ -343,7 +370,7 @@ def _operator(
     reports: list[OperatorReport] = []
     for member in chosen:
         evidence, selection = member.evidence, member.selection
-        rooflines = Rooflines(evidence, devices)
+        rooflines = Rooflines(evidence, peaks)
         for candidate in selection.kept:
             if candidate not in index:
                 index[candidate] = len(variants)
@@ -354,9 +381,9 @@ def _operator(
         if selection.kept:
             tables.append(_table(member, index, devices))
         beside = [g for g in generics if target_by_name(g.candidate.target).meets(evidence.target)]
-        reports.append(tell(member, beside, devices))
+        reports.append(tell(member, beside, peaks))
     if not chosen:
-        reports += [generic_only(operator.name, g) for g in generics]
+        reports += generic_only(operator.name, generics)
     made = [m for member in chosen for m in member.evidence.made()]
     varying = {m.candidate for m in made if m.bitwise is False}
     table = OperatorTable(

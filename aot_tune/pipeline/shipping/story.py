@@ -6,13 +6,13 @@ import itertools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from aot_tune.bench.devices.roofline import Roofline, roofline_of
-from aot_tune.bench.protocol.measurement_records import BASELINE, Device, Measurement, is_baseline
+from aot_tune.bench.devices.roofline import Peaks, Roofline, TimedCall
+from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement, is_baseline
 from aot_tune.bench.times import paired_gain, spread
 from aot_tune.compile import Variant
 from aot_tune.pipeline.evidence import Chosen, Evidence, guards_of, worth_of
@@ -38,7 +38,7 @@ from aot_tune.spec.calls import extents_exist
 from aot_tune.spec.regimes import range_of, regime_of
 from aot_tune.spec.survey_shapes import Kind, kind_of
 
-__all__ = ["Rooflines", "failures_of", "generic_only", "kind_text", "paired_ratio", "tell"]
+__all__ = ["Rooflines", "failures_of", "generic_only", "kind_text", "paired_ratio", "tell", "timed_calls"]
 
 _MOST = 40
 """How many candidates of an operator a report lists."""
@@ -71,10 +71,10 @@ class _BestShare(NamedTuple):
 
 
 class Rooflines:
-    """The rooflines of an operator's problems on the devices that measured them. `devices` has devices by digest."""
+    """The rooflines of an operator's problems on the devices that measured them."""
 
-    def __init__(self, evidence: Evidence, devices: Mapping[str, Device]) -> None:
-        self._evidence, self._devices = evidence, devices
+    def __init__(self, evidence: Evidence, peaks: Peaks) -> None:
+        self._evidence, self._peaks = evidence, peaks
         self._times = evidence.times()
         self._problems = {p.id: p for p in evidence.workload}
         self._lines: dict[tuple[str, str], Roofline | None] = {}
@@ -87,8 +87,7 @@ class Rooflines:
             return None
         key = problem, measured.device
         if key not in self._lines:
-            device, operator = self._devices.get(measured.device), self._evidence.operator
-            self._lines[key] = roofline_of(device, operator, self._problems[problem]) if device is not None else None
+            self._lines[key] = self._peaks.roofline(measured.device, self._evidence.operator, self._problems[problem])
         line = self._lines[key]
         return (round(line.ns / ns, _DIGITS), line) if line is not None else None
 
@@ -188,21 +187,30 @@ def _points_of(chosen: Chosen) -> tuple[SurveyPoint, ...]:
 
 
 def _maps_of(chosen: Chosen) -> tuple[DispatchMap, ...]:
-    """For each kind of calls in the workload, what dispatch picks over each pair of the dims that vary most.
+    """For each kind of calls and layout in the workload, what dispatch picks over each pair of the dims that vary most.
 
-    The other dims have their most frequent extents. All else is as in the plainest problem of the kind.
+    The other dims have their most frequent extents. All else is as in the plainest problem of the kind and layout.
     """
     operator = chosen.evidence.operator
-    kinds: dict[Kind, list[Problem]] = {}
+    groups: dict[tuple[Kind, str], list[Problem]] = {}
+    varied: dict[Kind, list[Problem]] = {}
     for problem in chosen.evidence.workload:
         if problem.id in chosen.costs:
-            kinds.setdefault(kind_of(operator, operator.facts(problem)), []).append(problem)
-    varied = {kind: list(problems) for kind, problems in kinds.items()}
+            kind = kind_of(operator, operator.facts(problem))
+            groups.setdefault((kind, _layout(problem)), []).append(problem)
+            varied.setdefault(kind, []).append(problem)
     for problem in chosen.evidence.surveyed.problems.values():
         varied.get(kind_of(operator, operator.facts(problem)), []).append(problem)
     return tuple(
-        _map(chosen, kind, problems, pair) for kind, problems in sorted(kinds.items()) for pair in _pairs(varied[kind])
+        _map(chosen, kind, problems, pair)
+        for (kind, _), problems in sorted(groups.items(), key=lambda g: (g[0][0], -len(g[1]), g[0][1]))
+        for pair in _pairs(varied[kind])
     )
+
+
+def _layout(problem: Problem) -> str:
+    """The tensors that are not row-major: `b:10`."""
+    return " ".join(f"{t}:{''.join(map(str, order))}" for t, order in sorted(problem.order.items()))
 
 
 def _pairs(problems: Sequence[Problem]) -> list[tuple[str, str]]:
@@ -239,6 +247,7 @@ def _map(chosen: Chosen, kind: Kind, problems: Sequence[Problem], pair: tuple[st
     index = {name: i for i, name in enumerate(variants)}
     return DispatchMap(
         kind=kind_text(operator, kind),
+        layout=_layout(plainest),
         x=x,
         y=y,
         at={d: n for d, n in usual.items() if d not in pair},
@@ -271,10 +280,19 @@ def _name(evidence: Evidence, candidate: str | None) -> str:
     return _GENERIC if candidate is None else evidence.variants[candidate].name
 
 
-def tell(chosen: Chosen, generics: Sequence[Variant], devices: Mapping[str, Device]) -> OperatorReport:
-    """The report of one operator on one target. `devices` has devices by digest."""
+def timed_calls(evidence: Evidence) -> Iterator[TimedCall]:
+    """The fastest call of each problem, also if it is a baseline's."""
+    for problem in evidence.workload:
+        measured = evidence.row(problem.id).values() if problem.id in evidence.measurements else ()
+        fastest = min((m for m in measured if m.ns), key=lambda m: (m.ns or 0.0, m.candidate), default=None)
+        if fastest is not None:
+            yield TimedCall(fastest.device, evidence.operator, problem, fastest.ns or 0.0)
+
+
+def tell(chosen: Chosen, generics: Sequence[Variant], peaks: Peaks) -> OperatorReport:
+    """The report of one operator on one target."""
     evidence, selection = chosen.evidence, chosen.selection
-    times, rooflines = evidence.times(), Rooflines(evidence, devices)
+    times, rooflines = evidence.times(), Rooflines(evidence, peaks)
     rows = tuple(_row(chosen, p.id, times[p.id], rooflines) for p in evidence.workload if p.id in chosen.costs)
     wins = Counter(row.picked for row in rows)
     kept = [evidence.variants[c] for c in selection.kept]
@@ -441,9 +459,11 @@ def failures_of(evidence: Evidence) -> list[DroppedCandidate]:
     return failures
 
 
-def generic_only(operator: str, generic: Variant) -> OperatorReport:
-    """The report of an operator that was not tuned at all."""
-    return OperatorReport(operator=operator, target=generic.candidate.target, variants=(_variant_row(generic),))
+def generic_only(operator: str, generics: Sequence[Variant]) -> Iterator[OperatorReport]:
+    """The reports of an operator that was not tuned at all, by target."""
+    for target in dict.fromkeys(g.candidate.target for g in generics):
+        rows = tuple(_variant_row(g) for g in generics if g.candidate.target == target)
+        yield OperatorReport(operator=operator, target=target, variants=rows)
 
 
 def _variant_row(

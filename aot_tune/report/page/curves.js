@@ -75,6 +75,7 @@ function heldOut(data) {
 function drawHeld(parent, data, width) {
   const kinds = heldOut(data);
   kindKeys(parent, data, [...kinds.keys()]);
+  sizeKeys(html("div", { class: "keys" }, parent), "regret ");
   const height = 260, left = 56, bottom = height - 40, right = width - 14;
   const svg = make("svg", { width, height, role: "img", "aria-label": "share of held-out calls that lose more" }, parent);
   const above = (values, regret) => values.filter(([one]) => one > regret).length / values.length;
@@ -101,7 +102,7 @@ function drawHeld(parent, data, width) {
       if (regret <= FLOOR) return;
       const more = (values.length - 1 - i) / values.length, [px, py] = [x(regret), y(more)];
       path += `H${px.toFixed(1)}V${py.toFixed(1)}`;
-      const dot = make("circle", { cx: px, cy: py, r: 2.6, class: "dot", "data-regret": regret }, group);
+      const dot = make("circle", { cx: px, cy: py, r: 3, class: "dot held", "data-regret": regret, style: `fill: var(--${sizeOf(regret)})` }, group);
       tell(dot, `${what}\nregret ${percent(regret, 2)}; ${percent(more, 1)} of the calls lose more`);
     });
     group.prepend(make("path", { d: path, class: "line" }));

@@ -8,12 +8,27 @@ class DispatchMaps {
     this.parent = parent;
     this.data = data;
     this.kind = data.maps[0].kind;
+    this.layout = data.maps[0].layout;
     this.pair = 0;
     this.shows = { held: true, learned: false, tuned: true };
   }
 
   get own() {
-    return this.data.maps.filter((one) => one.kind === this.kind);
+    return this.data.maps.filter((one) => one.kind === this.kind && one.layout === this.layout);
+  }
+
+  get layouts() {
+    return [...new Set(this.data.maps.filter((one) => one.kind === this.kind).map((one) => one.layout))];
+  }
+
+  // Orders of axes, as in the text of a problem: b:10.
+  layoutOf(problem) {
+    return problem.split(" ").filter((word) => /^\w+:\d+$/.test(word)).join(" ");
+  }
+
+  told(layout) {
+    const words = layout.split(" ").map((one) => one.replace(/^(\w+):10$/, "$1 column-major ($&)").replace(/^(\w+):(\d+)$/, "$1 stored as $2"));
+    return layout ? words.join(", ") : "all row-major";
   }
 
   draw(width) {
@@ -46,8 +61,18 @@ class DispatchMaps {
         const option = html("option", { value: kind }, select, this.data.kinds[kind] || "all calls");
         option.selected = kind === this.kind;
       }
-      select.addEventListener("change", () => { this.kind = Number(select.value); this.pair = 0; this.redraw(); });
+      select.addEventListener("change", () => {
+        this.kind = Number(select.value);
+        this.layout = this.layouts[0];
+        this.pair = 0;
+        this.redraw();
+      });
     } else if (this.data.kinds[this.kind]) html("b", {}, row, this.data.kinds[this.kind]);
+    if (this.layouts.length > 1) {
+      const select = html("select", { "aria-label": "Layout" }, row);
+      for (const layout of this.layouts) html("option", { value: layout }, select, this.told(layout)).selected = layout === this.layout;
+      select.addEventListener("change", () => { this.layout = select.value; this.pair = 0; this.redraw(); });
+    } else html("span", {}, row, this.told(this.layout));
     if (this.own.length > 1) {
       const select = html("select", { "aria-label": "Dims" }, row);
       this.own.forEach((map, i) => {
@@ -150,15 +175,15 @@ class DispatchMaps {
     const { dims, names } = this.data, [x, y] = [dims.indexOf(map.x), dims.indexOf(map.y)];
     const at = (extents) => [xs.scale(extents[x]), map.y ? ys.scale(extents[y]) : ys.scale(0)];
     if (this.shows.tuned) for (const [problem, kind, extents, picked] of this.data.problems) {
-      if (kind !== this.kind) continue;
+      if (kind !== this.kind || this.layoutOf(problem) !== this.layout) continue;
       const [px, py] = at(extents);
       tell(make("rect", { x: px - 3.5, y: py - 3.5, width: 7, height: 7, class: "tuned", "pointer-events": "all" }, svg),
         `${problem}\ntuned; dispatch picks ${names[picked]}`);
     }
     for (const [problem, kind, extents, best, picked, ns, regret, held] of this.data.points) {
-      if (kind !== this.kind || !this.shows[held ? "held" : "learned"]) continue;
+      if (kind !== this.kind || this.layoutOf(problem) !== this.layout || !this.shows[held ? "held" : "learned"]) continue;
       const [px, py] = at(extents);
-      const fill = regret === null ? "none" : regret > 0.1 ? "var(--bad)" : regret > 0.02 ? "var(--fair)" : "var(--good)";
+      const fill = regret === null ? "none" : `var(--${sizeOf(regret)})`;
       const point = make("circle", held ? { cx: px, cy: py, r: 3.6, class: "point", style: `fill: ${fill}` } : { cx: px, cy: py, r: 2.2, class: "learned" }, svg);
       const picks = best === picked ? "picked, and the best there" : `picked; best is ${names[best]}`;
       tell(point, `${problem}\n${names[picked]} ${picks}\nbest time ${told(ns)}, regret ${percent(regret, 1)}${held ? "; held out" : ""}`);
@@ -177,14 +202,9 @@ class DispatchMaps {
       html("em", {}, item, percent(counts.get(pick) / all, 0));
     }
     const fixed = Object.entries(map.at).map(([dim, n]) => `${dim}=${n}`).join(", ");
-    if (fixed) html("li", { class: "about" }, list, `The map is at ${fixed}. Points of other extents stand on it too.`);
+    if (fixed) html("li", { class: "about" }, list, `The map is at ${fixed}, ${this.told(this.layout)}. Points of other extents stand on it too.`);
     if (this.data.points.length) {
-      const about = html("li", { class: "about" }, list);
-      for (const [fill, text] of [["good", "held out, regret up to 2 %"], ["fair", "up to 10 %"], ["bad", "over 10 %"]]) {
-        const line = html("div", {}, about), svg = make("svg", { width: 12, height: 12 }, line);
-        make("circle", { cx: 6, cy: 6, r: 3.6, class: "point", style: `fill: var(--${fill})` }, svg);
-        line.append(" " + text);
-      }
+      sizeKeys(html("li", { class: "about" }, list), "held out, regret ");
     }
   }
 }

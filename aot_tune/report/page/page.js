@@ -56,6 +56,22 @@ document.querySelector(".theme").addEventListener("click", () => {
   useTheme(stored(now === "dark" ? "light" : "dark") || (now === "dark" ? "light" : "dark"));
 });
 
+const targets = document.querySelector(".targets");
+function showTargets() { document.body.classList.toggle("every", !targets || !targets.value); }
+if (targets) targets.addEventListener("change", showTargets);
+showTargets();
+
+// What an address names is shown, also if it is folded.
+function unfold() {
+  const section = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
+  const fold = section && section.querySelector(":scope > .fold");
+  if (!fold) return;
+  fold.open = true;
+  section.scrollIntoView();
+}
+addEventListener("hashchange", unfold);
+unfold();
+
 document.querySelector(".jump").addEventListener("change", (event) => { location.hash = event.target.value; });
 
 document.addEventListener("click", async (event) => {

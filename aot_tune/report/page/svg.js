@@ -38,6 +38,17 @@ function seconds(count) {
   return count.toFixed(count >= 10 ? 0 : 1) + " s";
 }
 
+// Of what size a regret is, as on maps and in tables.
+function sizeOf(regret) {
+  return regret > 0.1 ? "bad" : regret > 0.02 ? "fair" : "good";
+}
+
+function sizeKeys(parent, what) {
+  for (const [size, text] of [["good", `${what}up to 2 %`], ["fair", "up to 10 %"], ["bad", "over 10 %"]]) {
+    html("span", { class: "lost " + size }, parent, text);
+  }
+}
+
 function extent(count) {
   if (count >= 1024 && count % 1024 === 0) return count / 1024 + "k";
   return String(count);

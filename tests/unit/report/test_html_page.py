@@ -12,10 +12,15 @@ import pytest
 from whole_report import HOSTILE, PRODUCT, REPORT, UNTUNED, Page, point, row
 
 from aot_tune.report.html_page import html_page
+from aot_tune.report.report_records import OperatorReport, Report
 
 PAGE = Page.of(html_page(REPORT))
 HERE = "product-cuda-sm_90a"
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def with_parts(*parts: OperatorReport) -> Report:
+    return msgspec.structs.replace(REPORT, operators=parts)
 
 
 def column(page: Page, table: str, head: str, section: str = HERE) -> list[str]:
@@ -79,7 +84,7 @@ def test_data_of_the_charts_is_that_of_the_records() -> None:
         assert (kind(curve["kind"]), tuple(map(name, curve["variants"]))) == (known_curve.kind, known_curve.variants)
         assert (tuple(curve["regret"]), tuple(curve["served"])) == (known_curve.regret, known_curve.served)
     for drawn_map, known_map in zip(charts["maps"], PRODUCT.maps, strict=True):
-        assert (drawn_map["x"], drawn_map["y"]) == ("N", "M")
+        assert (drawn_map["x"], drawn_map["y"], drawn_map["layout"]) == ("N", "M", known_map.layout)
         assert (tuple(drawn_map["xs"]), tuple(drawn_map["ys"])) == (known_map.xs, known_map.ys)
         drawn_names = [[name(p) if p >= 0 else "" for p in picks] for picks in drawn_map["picks"]]
         assert drawn_names == [[known_map.variants[p] if p >= 0 else "" for p in picks] for picks in known_map.picks]
@@ -101,6 +106,40 @@ def test_data_of_the_charts_is_that_of_the_records() -> None:
         ("Compilers, all cores together", "cxx, cpu-x86-64", 4.5),
         ("Measuring, all devices together, for cuda-sm_90a", "race", 12.5),
     ]
+
+
+def test_the_overview_says_where_and_when_and_how_much_faster() -> None:
+    said = " ".join(PAGE.text.split())
+    assert "Built on 2026-11-30 06:08 UTC, by aot_tune 0.2.0. NVIDIA H200: 132 multiprocessors, driver 580." in said
+    assert "Other processes used 0.04 cores in the middle one of 90 races, and disturbed 3." in said
+    assert "1.25\N{MULTIPLICATION SIGN} not slower" in said
+    whole = html_page(REPORT)
+    assert re.findall(r'class="mark" style="left: ([\d.]+)%"', whole) == ["66.1"] * 4
+    assert 'class="bar" style="left: 50.0%; width: 16.1%"' in whole
+    slow = msgspec.structs.replace(PRODUCT, problems=(msgspec.structs.replace(row(1, "f32"), paired=(0.2, 0.0)),))
+    assert "0.20\N{MULTIPLICATION SIGN} slower on 1 of 1" in " ".join(Page.of(html_page(with_parts(slow))).text.split())
+
+
+def test_notes_on_an_operator_stand_in_its_section() -> None:
+    parts = re.split(r"<section", html_page(REPORT))
+    assert [re.findall(r'class="note">([^<]*)<', part) for part in parts[1:]] == [
+        ["beside all"],
+        ["slow there", "M=1 N=64 T=f32: cannot be captured in a CUDA graph: no; timed on a stream"],
+        [UNTUNED.note],
+    ]
+    assert column(PAGE, "operators", "Notes", "overview") == ["1", "1"]
+
+
+def test_older_cpus_are_folded_and_filtered() -> None:
+    whole = [msgspec.structs.replace(PRODUCT, target=f"cpu-x86-64-v{n}") for n in (4, 3)]
+    page = html_page(msgspec.structs.replace(with_parts(*whole, UNTUNED), targets=("cpu-x86-64-v3", "cpu-x86-64-v4")))
+    assert [re.findall(r"<h2>(\w+) <small>on ([^<]*)", part) for part in page.split('class="fold"')] == [
+        [("product", "cpu-x86-64-v4")],
+        [("product", "cpu-x86-64-v3, for older CPUs"), ("untuned", "cpu-x86-64")],
+    ]
+    assert page.count('class="older"') == 3  # its bar, and two links
+    assert page.count("<tr data-own>") == 2
+    assert "targets" not in html_page(REPORT).partition("<main>")[2].partition("<script")[0]
 
 
 def test_a_page_of_many_problems_is_small() -> None:
@@ -152,4 +191,5 @@ def test_a_browser_draws_what_the_data_says(tmp_path: Path) -> None:
     regrets = [float(r) for r in re.findall(r'class="dot[^"]*" data-regret="([^"]*)"', dom)]
     assert regrets == [3.5, 0.02, 0.2, 0.0, 0.12, 0.03]  # of the curves, then what is over none of the held-out shapes
     assert sum(map(int, re.findall(r'data-cells="(\d+)"', dom))) == 6
-    assert len(re.findall(r'<circle [^>]*class="point"', dom)) == 2 + 3  # held-out shapes of the kind, and the legend's
+    assert len(re.findall(r'<circle [^>]*class="point"', dom)) == 2  # held-out shapes of the kind
+    assert dom.count("<span>all row-major</span>") == 1

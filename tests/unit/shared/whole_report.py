@@ -9,6 +9,7 @@ from typing import Any
 
 from aot_tune.report.report_records import (
     CandidateRow,
+    DeviceRow,
     DispatchMap,
     DroppedCandidate,
     OperatorReport,
@@ -199,7 +200,10 @@ REPORT = Report(
         ("cuda version 9, digest 0123456789ab", "graphs of calls", "samples of 50 us, " * 8 + "less"),
         ("cpu version 1, digest ba9876543210", "cold inputs rotate, the rest is warm"),
     ),
-    notes=("untuned: not tuned",),
+    notes=("beside all", f"untuned: {UNTUNED.note}", "product on cuda-sm_90a: slow there"),
+    machine=(DeviceRow(name="NVIDIA H200", facts={"sm_count": "132", "driver": "580"}, load=0.04, busy=3, races=90),),
+    made="2026-11-30 06:08+00:00",
+    version="0.2.0",
     operators=(PRODUCT, UNTUNED),
     spent=(
         TimeSpent(of="clock", what="compiling and measuring", seconds=70.0),

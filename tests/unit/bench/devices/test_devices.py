@@ -17,7 +17,7 @@ from aot_tune.bench.devices.cpu import FAMILY as CPU
 from aot_tune.bench.devices.cpu import LoadMonitor, busy_seconds, cpu_identity, last_cache_bytes
 from aot_tune.bench.devices.cuda import FAMILY, device_of
 from aot_tune.bench.devices.family import family, make_device
-from aot_tune.bench.devices.roofline import floor_of, roofline_of
+from aot_tune.bench.devices.roofline import Peaks, TimedCall, floor_of
 from aot_tune.bench.protocol.measurement_records import Device, DeviceState, Seen
 from aot_tune.spec import Operator, Problem, problem
 from aot_tune.support.limits import usable_cores
@@ -122,7 +122,7 @@ def gpu(name: str) -> Device:
 
 
 def of(device: Device, operator: Operator, one: Problem) -> tuple[float, str]:
-    found = roofline_of(device, operator, one)
+    found = Peaks({device.digest: device}).roofline(device.digest, operator, one)
     assert found is not None
     return found.ns, found.bound
 
@@ -137,9 +137,6 @@ def test_known_gpus_are_judged_by_their_data_sheets() -> None:
     assert bound == "memory"
     assert ns == pytest.approx(2 * (4096**2 + 2 * 4096) / 4800, rel=0.01)
     assert of(gpu("NVIDIA H100 80GB HBM3"), GEMM, row)[0] == pytest.approx(ns * 4800 / 3352)
-    found = roofline_of(gpu("NVIDIA H200"), GEMM, row)
-    assert found is not None
-    assert found.of == "NVIDIA H200's data sheet"
 
 
 def test_what_f32_may_be_multiplied_in_decides() -> None:
@@ -154,6 +151,29 @@ def test_other_devices_are_judged_by_peaks_that_nothing_beats() -> None:
     cpu = make_device("cpu", "A CPU", "4t", identity)
     for operator, one in ((GEMM, problem(M=256, N=256, K=256)), (SOFTMAX, problem(R=8, D=4096))):
         assert of(cpu, operator, one) == (pytest.approx(floor_of(cpu, operator, one)), "")
-    found = roofline_of(cpu, SOFTMAX, problem(R=8, D=4096))
+
+
+def test_bytes_take_as_long_as_in_the_fastest_calls_that_moved_them() -> None:
+    """From memory, also what is cold or does not fit in the last cache, and from caches. Multiplying tells nothing."""
+    cpu = make_device("cpu", "A CPU", "4t", {"flags": "avx2 fma", "threads": 4, "caches": "L1d=32K L3=32768K L1i=99M"})
+    large, small, between = (problem(R=r, D=4096) for r in (8192, 64, 1536))
+    calls = [TimedCall(cpu.digest, SOFTMAX, one, ns) for one, ns in ((large, 6e6), (large, 5.4e6), (small, 2e4))]
+    product = problem(M=512, N=512, K=512)
+    peaks = Peaks(
+        {cpu.digest: cpu}, (*calls, TimedCall(cpu.digest, GEMM, product, 1.0), TimedCall("", GEMM, product, 1))
+    )
+    memory, caches = SOFTMAX.compulsory_bytes(large) / 5.4e6, SOFTMAX.compulsory_bytes(small) / 2e4
+    known = {one.id: peaks.roofline(cpu.digest, SOFTMAX, one) for one in (large, small, between)}
+    assert [(round(found.ns), found.bound) for found in known.values() if found is not None] == [
+        (5_400_000, "memory"),
+        (20_000, "memory"),
+        (round((SOFTMAX.compulsory_bytes(between) - (32 << 20)) / memory + (32 << 20) / caches), "memory"),
+    ]
+    row = problem(M=1, N=1024, K=1024)
+    found = peaks.roofline(cpu.digest, GEMM, row)
     assert found is not None
-    assert found.of.startswith("generous peaks of A CPU: two of the widest multiply-adds a cycle")
+    assert found.ns == pytest.approx(4 * 1024**2 / memory + 4 * 2 * 1024 / caches)
+    assert found.of.endswith(
+        f"{memory:.3g} GB/s from memory, {caches:.3g} GB/s from caches, as in the fastest calls here"
+    )
+    assert peaks.roofline("", GEMM, row) is None
