@@ -103,12 +103,17 @@ def waiting(evidence: Evidence, variants: Iterable[Variant]) -> list[Variant]:
     ]
 
 
-def may_come(evidence: Evidence, variants: Sequence[Variant], unsettled: Collection[str] = ()) -> list[Variant]:
+def may_come(
+    evidence: Evidence,
+    variants: Sequence[Variant],
+    unsettled: Collection[str] = (),
+    compiling: Collection[str] = (),
+) -> list[Variant]:
     """The variants that are not due now, but may become due when more was screened.
 
-    Such a variant waits, directly or through others, for a leader that is compiled or being compiled. The leader is not
+    Such a variant waits, directly or through others, for a leader that is compiled or `compiling`. The leader is not
     measured everywhere yet, or one of its problems is `unsettled`. A variant whose leader is never compiled does not
-    count.
+    count: a record lacks leaders that were slow.
     """
     groups, left = _groups_of(evidence), {e.id for e in variants}
     leaders = [(e, _leaders(evidence, e, groups)) for e in variants]
@@ -119,7 +124,7 @@ def may_come(evidence: Evidence, variants: Sequence[Variant], unsettled: Collect
         for variant, its_leaders in leaders:
             for leader in its_leaders if variant.id not in coming else ():
                 open_ = not _told(evidence, leader) or not _problems(evidence, leader).isdisjoint(unsettled)
-                if leader.id in coming or (open_ and leader.id not in left):
+                if leader.id in coming or (open_ and leader.id not in left and (leader.code or leader.id in compiling)):
                     coming[variant.id] = variant
     return list(coming.values())
 

@@ -593,7 +593,8 @@ class TuningPlan:
                 first = to_compile(now, mine, unsettled)
                 due += first
                 begins = {e.id for e in first}
-                later = may_come(now, [e for e in mine if e.id not in begins], unsettled)
+                rest = [e for e in mine if e.id not in begins]
+                later = may_come(now, rest, unsettled, self._compiling.keys() | {e.id for e in self._incoming})
                 own = (p for p in self._open if p.evidence is evidence)
                 coming.update(p.number for p in own if any(now.meant_for(e, p.problem) for e in later))
             self._due, self._coming = due, coming

@@ -244,8 +244,11 @@ def tune(
     count: int = 6,
     seconds: float | None = None,
     known: Iterable[str] = (),
+    never: Callable[[Variant], bool] = lambda _variant: False,
 ) -> list[Evidence]:
-    """Tune operators on a machine; what is known then. An earlier build has screened what is `known`, by UNROLL."""
+    """Tune operators on a machine; what is known then. An earlier build has screened what is `known`, by UNROLL.
+
+    Nothing `never` wanted is compiled."""
     target = CPU if quiet else GPU
     evidences = []
     for op in operators:
@@ -262,7 +265,7 @@ def tune(
     limits = Constraints(quiet, machine.compilers, lambda: len(machine.devices))
     plan = TuningPlan(evidences, turn, machine, limits)
     builder = WorkBuilder(plan, machine, budget, machine.clock, quiet)
-    variants = [e for evidence in evidences for e in evidence.variants.values() if e.object is None]
+    variants = [e for evidence in evidences for e in evidence.variants.values() if e.object is None and not never(e)]
     turn.expect(evidences, variants)
     plan.add(variants)
     builder.run()
@@ -421,6 +424,14 @@ def test_what_follows_a_leader_is_compiled_once_the_leader_was_among_the_best(de
     assert {p: tried for p, tried in screened(evidence).items() if "f16" in p and "bf16" not in p} == {
         p.id: {"4", "5", ""} for p in evidence.workload if p.dtypes
     }
+
+
+def test_a_leader_that_is_never_compiled_keeps_no_problem_from_its_race() -> None:
+    """A record lacks slow leaders, and no problem of theirs is left to measure. Their followers are left out with them."""
+    machine = Machine(usual)
+    slow = lambda v: unroll(v) == "0" and v.candidate.dtypes == {"T": "bf16"}  # noqa: E731
+    (evidence,) = tune(machine, [operator(dtypes=HALVES)], quiet=False, never=slow)
+    assert {name for _, name, _ in machine.did("race")} == {f"scale {p.id}" for p in evidence.workload}
 
 
 def test_what_is_passed_over_may_let_a_follower_be_compiled_before_any_race() -> None:
