@@ -219,13 +219,18 @@ def cuda_workload() -> tuple[Problem, ...]:
     found += [_layer(b, 32, 8, 1, 8192, 128, {}) for b in (1, 16)]
     found += [_layer(1, 32, 8, m, 16384, 128, {"causal": "lower_right"}) for m in (1, 8)]
     found += [_layer(4, 16, 16, 1, 16384, 64, {}), _layer(2, 16, 8, 1, 8192, 256, {})]
-    upper = {"causal": "upper_left"}
+    upper, lower = {"causal": "upper_left"}, {"causal": "lower_right"}
     found += [_layer(1, 16, 16, 4096, 4096, width, upper) for width in (96, 160, 192, 224)]
+    found += [_layer(1, 16, 16, 4096, 4096, width, upper, "f16") for width in (64, 96, 160, 192, 256)]
+    found += [_layer(b, 32, 8, 1, 8192, 128, {}, "f16") for b in (1, 16)]
+    found += [_layer(4, 16, 16, 1, 16384, 64, {}, "f16"), _layer(2, 16, 8, 1, 8192, 256, {}, "f16")]
+    found.append(_layer(1, 32, 8, 8, 16384, 128, lower, "f16"))
     found += [
         _masked(_layer(16, 16, 16, 512, 512, 64, {}), "mask", "B N"),
         _masked(_layer(1, 32, 8, 4096, 4096, 128, {}), "mask", "M N"),
         _masked(_layer(2, 16, 16, 2048, 2048, 64, {}), "bias", "H M N"),
         _masked(_layer(16, 32, 8, 1, 8192, 128, {}), "mask", "B N"),
+        _masked(_layer(4, 16, 16, 1024, 1024, 64, {}), "mask", "B H M N"),
     ]
     return tuple(found)
 

@@ -100,6 +100,8 @@ def _odd() -> Iterator[Problem]:
     for m, n, k in ((4096, 4096, 4095), (4096, 4095, 4096), (1024, 4097, 4097), (64, 4097, 4097), (1, 4097, 4096)):
         yield _layer("bf16", m, n, k)
     yield _layer("bf16", 512, 3001, 1000, "none", "bias", "residual")
+    yield _layer("f16", 512, 3001, 1000, "none", "bias", "residual")
+    yield _layer("f16", 64, 4097, 4097)
     yield problem(M=1024, N=4096, K=4096, strides={"a": (8192, 2)}, dtypes={"T": "bf16"})
     yield problem(M=1024, N=4096, K=4096, alignment={"a": 2, "b": 2}, dtypes={"T": "bf16"})
     yield _layer("f32", 1024, 4097, 4097, math="tf32")

@@ -105,6 +105,9 @@ def cuda_workload() -> tuple[Problem, ...]:
     odd = ((12345, 1536), (4096, 4099), (64, 4099), (3, 50257), (777, 50257), (5000, 50257), (16384, 777), (16384, 33))
     found += [problem(R=r, D=d, present=BOTH, dtypes=bf16) for r, d in odd]
     found += [problem(R=4096, D=4099, present=BOTH, dtypes={"T": "f16"}), problem(R=4096, D=1025, present=BOTH)]
+    for dtype in ("f16", "f32"):
+        others = ((1, 131072), (3, 50257), (16384, 777), (16384, 64), (16384, 33))
+        found += [problem(R=r, D=d, present=BOTH, dtypes={"T": dtype}) for r, d in others]
     return (*found, problem(R=256, D=4096, dtypes=bf16))
 
 

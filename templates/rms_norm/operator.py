@@ -105,6 +105,9 @@ def cuda_workload() -> tuple[Problem, ...]:
     found += [problem(R=r, D=d, present=plain, dtypes=bf16) for r, d in odd]
     found += [problem(R=4096, D=4099, present=FUSED, dtypes=bf16)]
     found += [problem(R=4096, D=4099, present=plain, dtypes={"T": "f16"}), problem(R=4096, D=1537, present=plain)]
+    for dtype in ("f16", "f32"):
+        others = ((1, 131072), (3, 50257), (16384, 777), (16384, 64), (16384, 33))
+        found += [problem(R=r, D=d, present=plain, dtypes={"T": dtype}) for r, d in others]
     return (*found, problem(R=256, D=4096, dtypes=bf16))
 
 

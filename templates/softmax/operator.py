@@ -66,6 +66,9 @@ def cuda_workload() -> tuple[Problem, ...]:
     odd = ((3, 50257), (777, 50257), (5000, 50257), (1, 151643), (12345, 1537), (4096, 777), (16384, 201), (16384, 33))
     found += [problem(R=r, D=d, dtypes={"T": "bf16"}) for r, d in odd]
     found += [problem(R=777, D=50257, dtypes={"T": "f16"}), problem(R=64, D=50257), problem(R=4096, D=1537)]
+    for dtype in ("f16", "f32"):
+        others = ((1, 262144), (1, 675), (64, 13121), (4096, 777), (16384, 64), (16384, 33))
+        found += [problem(R=r, D=d, dtypes={"T": dtype}) for r, d in others]
     return tuple(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from aot_tune.report.report_text import format_time
 from aot_tune.spec import Operator, Problem
 from aot_tune.support.errors import AotTuneError, TooLargeError, ToolchainError
 
-__all__ = ["Measurer", "finalists", "left_undone"]
+__all__ = ["Measurer", "finalists", "left_undone", "overlooked"]
 
 T = TypeVar("T")
 
@@ -64,13 +65,14 @@ def finalists(evidence: Evidence, problem: Problem) -> list[Variant]:
 def overlooked(evidence: Evidence, problem: Problem) -> set[str]:
     """Candidates that never raced, but whose screens are faster by more than 1.3 x than all that raced.
 
-    If another process disturbed some of the screens, a race may be between the wrong candidates. If one of the found
-    candidates would first have to be compiled, there are none.
+    If another process disturbed some of the screens, a race may be between the wrong candidates. If none of those that
+    raced stands, all others were overlooked. If one of the found candidates would first have to be compiled, there are
+    none.
     """
     row = {c: m for c, m in evidence.on(problem).items() if c in evidence.variants}
     raced = [m.ns for m in row.values() if m.final and m.ns is not None]
     others = {c: m.ns for c, m in row.items() if not m.final and m.ns is not None}
-    faster = {c for c, ns in others.items() if raced and ns * _WITHIN < min(raced)}
+    faster = {c for c, ns in others.items() if ns * _WITHIN < min(raced, default=math.inf)}
     return faster if all(evidence.variants[c].object is not None for c in faster) else set()
 
 

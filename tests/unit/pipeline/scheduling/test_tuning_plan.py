@@ -20,7 +20,7 @@ from aot_tune.expr.integer_expressions import dtype_index
 from aot_tune.pipeline.build_time import TuningTurn, expected_seconds, task_of
 from aot_tune.pipeline.evidence import Evidence, Proposal
 from aot_tune.pipeline.measuring.builder import Arrived, CompileBatch, CompilersEnded, Event, Job, Measured, WorkBuilder
-from aot_tune.pipeline.measuring.measure import finalists
+from aot_tune.pipeline.measuring.measure import finalists, overlooked
 from aot_tune.pipeline.scheduling.tuning_plan import Constraints, TuningPlan
 from aot_tune.render import Candidate, Rendered
 from aot_tune.search.budget import ON_CPU, ON_GPU, Budget, Durations
@@ -427,11 +427,25 @@ def test_what_follows_a_leader_is_compiled_once_the_leader_was_among_the_best(de
 
 
 def test_a_leader_that_is_never_compiled_keeps_no_problem_from_its_race() -> None:
-    """A record lacks slow leaders, and no problem of theirs is left to measure. Their followers are left out with them."""
+    """A record lacks slow leaders, and no problem of theirs is left to measure. Their followers are left out too."""
     machine = Machine(usual)
-    slow = lambda v: unroll(v) == "0" and v.candidate.dtypes == {"T": "bf16"}  # noqa: E731
-    (evidence,) = tune(machine, [operator(dtypes=HALVES)], quiet=False, never=slow)
+    (evidence,) = tune(
+        machine,
+        [operator(dtypes=HALVES)],
+        quiet=False,
+        never=lambda v: unroll(v) == "0" and v.candidate.dtypes == {"T": "bf16"},
+    )
     assert {name for _, name, _ in machine.did("race")} == {f"scale {p.id}" for p in evidence.workload}
+
+
+def test_where_all_that_raced_are_out_the_others_race() -> None:
+    machine = Machine(lambda c, n: n * 3.0 if not c else n * (1.0 if c in "45" else 2.0))
+    (evidence,) = tune(machine, [operator(problems=1)], quiet=False)
+    (on,) = evidence.workload
+    best = {c for c, v in evidence.variants.items() if unroll(v) in ("4", "5")}
+    assert overlooked(evidence, on) == set()
+    evidence.add(*(msgspec.structs.replace(evidence.on(on)[c], status="wrong-result", final=None) for c in best))
+    assert overlooked(evidence, on) == set(evidence.variants) - best
 
 
 def test_what_is_passed_over_may_let_a_follower_be_compiled_before_any_race() -> None:
