@@ -14,16 +14,21 @@ from aot_tune.render import candidate_for
 from aot_tune.select import Selection
 from aot_tune.spec import Problem, all_of
 
-__all__ = ["stand_in", "with_filling_in", "without_wrong"]
+__all__ = ["keep_unreached", "stand_in", "with_filling_in", "without_wrong"]
 
 
 def stand_in(session: Session, evidences: Sequence[Evidence]) -> None:
     """For each choice of dtypes without a time, let one candidate stand in for all of its problems.
 
     `evidences` are those of an operator by target. On the target for older CPUs, the chosen config is the most like the
-    one that won most of these problems on this machine's own target. It is verified like every kept variant. Without it
-    the generic variant would serve these calls, at least ten times as slow.
+    one that won most of these problems on this machine's own target. Where a device is measured here, it is the first
+    one that was not reached in time. It is verified like every kept variant. Without it the generic variant would serve
+    these calls, at least ten times as slow.
     """
+    if session.plan.may_measure and session.options.mode in ("auto", "tune"):
+        for evidence in evidences:
+            if not (evidence.brief or evidence.left_out) and session.device_for(evidence.target) is not None:
+                keep_unreached(evidence)
     older = next((e for e in evidences if e.brief and not e.left_out), None)
     tuned = next((e for e in reversed(evidences) if e.target.on_host and not e.brief and not e.left_out), None)
     if older is None or tuned is None or not tuned.measurements:
@@ -36,6 +41,24 @@ def stand_in(session: Session, evidences: Sequence[Evidence]) -> None:
             if best.variant.id not in older.variants:
                 older.try_too([best])
             older.stand_in(best.variant.id)
+
+
+def keep_unreached(evidence: Evidence) -> None:
+    """For each choice of dtypes without a time, let the first candidate stand in that serves most of its problems.
+
+    Compiled ones come first. On a CPU, where compiling takes the time that a budget lacks, there are no others.
+    """
+    able = [
+        v
+        for v in evidence.variants.values()
+        if not (v.candidate.generic or evidence.is_vendors(v) or evidence.failed(v.id))
+        and (v.compiled or not evidence.target.on_host)
+    ]
+    for problems in _unreached(evidence).values():
+        served = {v.id: sum(evidence.meant_for(v, p) for p in problems) for v in able}
+        first = max(able, key=lambda v: (served[v.id], v.compiled), default=None)
+        if first is not None and served[first.id]:
+            evidence.stand_in(first.id)
 
 
 def _is_out(evidence: Evidence, proposal: Proposal) -> bool:

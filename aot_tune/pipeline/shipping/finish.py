@@ -139,7 +139,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
 def selected(evidence: Evidence, options: Options | None = None) -> tuple[Costs, Selection]:
     """The selection of an operator's variants on one target, and the costs that it is based on."""
     operator, costs, times = evidence.operator, evidence.choice_costs(), evidence.times()
-    if evidence.brief:
+    if evidence.brief or evidence.standing_in:
         reached = {p: row for p, row in times.items() if _any_tuned(evidence, row)}
         costs, times = {p: row for p, row in costs.items() if p in reached}, reached
     facts = {p.id: operator.facts(p) for p in evidence.workload}

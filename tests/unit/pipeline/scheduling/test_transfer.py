@@ -14,6 +14,7 @@ from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement
 from aot_tune.compile import Variant, target_by_name
 from aot_tune.pipeline.evidence import Evidence, Proposal
 from aot_tune.pipeline.scheduling.like_device import Opening, disagreement, winners
+from aot_tune.pipeline.shipping.filling_in import keep_unreached
 from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Kernel, Parameter, problem
 
@@ -32,9 +33,7 @@ def disagrees(times: Mapping[int, float], baseline: float = 1e9, *, outrun: bool
 
     def add(name: str, ns: float, status: str) -> None:
         measured = {"screen": (ns,), "final": (ns,) * 5, "race": "r"} if status == "ok" else {"reason": "it is off"}
-        evidence.add(
-            Measurement(candidate=name, code="", problem=TEN, device="d", policy="p", status=status, **measured)
-        )
+        evidence.add(_measured(name, status, **measured))
 
     for unroll, ns in times.items():
         one = CANDIDATES[unroll]
@@ -60,6 +59,26 @@ def disagrees(times: Mapping[int, float], baseline: float = 1e9, *, outrun: bool
 )
 def test_when_a_race_here_disagrees_with_a_record(times: dict[int, float], more: dict[str, Any], why: str) -> None:
     assert disagrees(times, **more) == why
+
+
+def test_what_was_not_reached_in_time_is_kept_by_its_first_candidate() -> None:
+    """Those that failed are not, on a CPU nor are those that are not compiled. A time for one is enough."""
+    for target, unreached in (("cuda-sm_90a", [2]), ("cpu-x86-64-v3", [])):
+        evidence = Evidence(SCALE, target_by_name(target), {})
+        for unroll in (1, 2, 4):
+            rendered = Rendered(candidate=CANDIDATES[unroll], source="", digest="", symbol="s", lines=[])
+            evidence.try_too([Proposal(Variant(rendered=rendered))])
+        evidence.add(_measured(CANDIDATES[1].id, "wrong-result", reason="it is off"))
+        keep_unreached(evidence)
+        assert evidence.standing_in == {CANDIDATES[unroll].id for unroll in unreached}
+        evidence.standing_in.clear()
+        evidence.add(_measured(CANDIDATES[4].id, "ok", screen=(9.0,)))
+        keep_unreached(evidence)
+        assert not evidence.standing_in
+
+
+def _measured(name: str, status: str, **more: Any) -> Measurement:
+    return Measurement(candidate=name, code="", problem=TEN, device="d", policy="p", status=status, **more)
 
 
 COSTS = st.dictionaries(
