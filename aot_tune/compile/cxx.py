@@ -224,7 +224,9 @@ class CxxToolchain(Toolchain):
         """Make all but a candidate's functions local in an object. Returns what a program said that failed."""
         made, local = out.with_name("made.o"), out.with_name("local.o")
         out.rename(made)
-        problem = localize(made, local, public_functions(made), binutils(self.host()), self._child(out.parent))
+        problem = localize(
+            made, local, {n: n for n in public_functions(made)}, binutils(self.host()), self._child(out.parent)
+        )
         if not problem:
             local.rename(out)
         return problem

@@ -7,7 +7,9 @@ import re
 import shlex
 import shutil
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -35,6 +37,7 @@ from aot_tune.compile.programs import (
     link_words,
     option_files,
     option_flags,
+    option_key,
     program_digest,
     program_state,
     real_include,
@@ -43,6 +46,7 @@ from aot_tune.compile.programs import (
 from aot_tune.compile.toolchain import NO_OPTIONS, Object, Toolchain
 from aot_tune.compile.toolkit import Toolkit, find_cutlass, find_nvcc, open_toolkit
 from aot_tune.compile.visible_gpus import visible_devices
+from aot_tune.render import CONSTANTS
 from aot_tune.spec import CompileOptions, Target
 from aot_tune.support.cuda_tools import SYSTEM_CUDA, kernel_resources
 from aot_tune.support.errors import ToolchainError
@@ -74,6 +78,48 @@ _LISTING = 64 << 20
 _VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 _LAUNCHERS = ("ccache", "sccache", "distcc", "icecc")
 _CUTLASS = re.compile(r"^\s*#\s*include\s*[<\"](?:cutlass|cute)/", re.MULTILINE)
+
+
+_ANY = "aot_tune_any_candidate"
+"""Stands for the symbol of a candidate whose source others have too."""
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """A compiler's run that several candidates have in common: its files, and the state of what it included."""
+
+    done: Finished
+    files: Mapping[str, bytes]
+    headers: Mapping[str, tuple[int, int]]
+
+    def holds(self) -> bool:
+        """Whether a run would give the same now."""
+        return all(_state(path) == state for path, state in self.headers.items())
+
+
+_SHARED: dict[str, tuple[threading.Lock, list[_Shared]]] = {}
+_SHARED_LOCK = threading.Lock()
+_MOST_SHARED = 32
+
+
+def _state(path: str) -> tuple[int, int]:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_size
+
+
+def _parted(source: str) -> tuple[str, str, str]:
+    """What is compiled of a source once for several candidates, the symbol of this one, and its own constants.
+
+    If it has no constants, it is returned whole.
+    """
+    common, line, constants = source.partition(f"\n{CONSTANTS} ")
+    symbol, _, constants = constants.partition("\n")
+    if not line:
+        return source, "", ""
+    return f"{common}\n".replace(symbol, _ANY), symbol, constants.replace(symbol, _ANY)
 
 
 class NvccToolchain(Toolchain):
@@ -166,14 +212,18 @@ class NvccToolchain(Toolchain):
         toolkit, folder = self.toolkit(), out.parent
         check_known(target, toolkit.known, toolkit.version)
         (folder / CUDA_SOURCE_NAME).write_text(source, encoding="utf-8")
+        source, symbol, constants = _parted(source)
         with tempfile.TemporaryDirectory(dir=folder, prefix="nvcc-") as scratch:
             cutlass = self._include_flags(source, Path(scratch))
             if cutlass is None:
                 return Object(status="compile-failed", log="error: no CUTLASS headers found", lasting=False)
             includes = (*option_flags(options, Path(scratch)), *cutlass)
             child = self._child(Path(scratch))
-            done = self._run(source, target, Path(scratch), includes, timeout)
             made, rule = Path(scratch, "made.o"), Path(scratch, "candidate.d")
+            if symbol:
+                done = self._run_once(source, target, Path(scratch), includes, timeout, options)
+            else:
+                done = self._run(source, target, Path(scratch), includes, timeout)
             short = msgspec.structs.replace(done, output=cut(done.output))
             failed = failure_of(short, timeout, "nvcc", made, rule)
             if failed is not None:
@@ -183,11 +233,13 @@ class NvccToolchain(Toolchain):
                 return msgspec.structs.replace(
                     failed, includes=dict.fromkeys(seen if lasting else (), ""), lasting=lasting
                 )
-            functions = public_functions(made)
+            functions = {name: name.replace(_ANY, symbol) for name in public_functions(made)}
             if not functions:
                 log = f"error: the source defines no C function whose name ends in {', '.join(FUNCTIONS)}"
                 return Object(status="compile-failed", log=log, seconds=done.seconds)
-            problem = localize(made, Path(scratch, "local.o"), functions, self.binutils(), child)
+            more = [Path(scratch, "constants.o")] if symbol else []
+            problem = self._define(constants, more[0], child) if symbol else ""
+            problem = problem or localize(made, Path(scratch, "local.o"), functions, self.binutils(), child, more)
             if problem:
                 return Object(status="compile-failed", log=problem, seconds=done.seconds, lasting=False)
             Path(scratch, "local.o").replace(out)
@@ -210,6 +262,44 @@ class NvccToolchain(Toolchain):
         argv += ["--keep", "--keep-dir", ".", "-c", CUDA_SOURCE_NAME, "-o", "made.o"]
         child = self._child(scratch)
         return run(argv, folder=scratch, environ=child, timeout=timeout, memory=_MEMORY, keep=_OUTPUT)
+
+    def _run_once(
+        self,
+        source: str,
+        target: Target,
+        scratch: Path,
+        includes: Sequence[str],
+        timeout: float,
+        options: CompileOptions,
+    ) -> Finished:
+        """As `_run`, for a source that several candidates have in common. It is compiled by the first that comes."""
+        makers = (self.toolkit().command, self._flags(target), self._host().command(), self._nvcc_variables())
+        key = f"{makers} {option_key(options)} {source}"
+        with _SHARED_LOCK:
+            lock, runs = _SHARED.setdefault(key, (threading.Lock(), []))
+            while len(_SHARED) > _MOST_SHARED:
+                _SHARED.pop(next(iter(_SHARED)))
+        with lock:
+            for run_before in runs:
+                if run_before.holds():
+                    for name, data in run_before.files.items():
+                        (scratch / name).write_bytes(data)
+                    return msgspec.structs.replace(run_before.done, seconds=0.0, busy=0.0)
+            done = self._run(source, target, scratch, includes, timeout)
+            kept = {n: (scratch / n).read_bytes() for n in ("made.o", "candidate.d") if (scratch / n).is_file()}
+            names = rule_files(scratch / "candidate.d", CUDA_SOURCE_NAME) if "candidate.d" in kept else []
+            headers = {os.path.realpath(scratch / name) for name in names}
+            if done.code == 0 and not done.timed_out:
+                runs[:] = [_Shared(done, kept, {path: _state(path) for path in headers})]
+            return done
+
+    def _define(self, constants: str, out: Path, child: Mapping[str, str]) -> str:
+        """Compile constants on the host. Returns what the compiler says if that fails."""
+        source = out.with_suffix(".cpp")
+        source.write_text(constants)
+        argv = [*self._host().command(), *_HOST, *baseline_flags(), "-O2", "-c", source.name, "-o", out.name]
+        done = run(argv, folder=out.parent, environ=child, timeout=QUERY_SECONDS)
+        return "" if done.code == 0 and not done.timed_out else f"{done.output}\nerror: {argv[0]} fails"
 
     def texts(
         self,

@@ -191,9 +191,16 @@ def instructions_above(made: Path, target: Target, objdump: str, environ: Mappin
 
 
 def localize(
-    made: Path, out: Path, functions: Sequence[str], programs: Mapping[str, str], environ: Mapping[str, str]
+    made: Path,
+    out: Path,
+    functions: Mapping[str, str],
+    programs: Mapping[str, str],
+    environ: Mapping[str, str],
+    more: Sequence[Path] = (),
 ) -> str:
     """Copy an object with only `functions` global, so that templates in two candidates never meet.
+
+    They get the names that they are mapped to. Objects in the same folder that it needs `more` become part of it.
 
     Template code is in section groups, and a linker keeps one group of each name. So the groups are dissolved first.
     Otherwise a linker would still merge the groups of two candidates that have the same name.
@@ -205,9 +212,11 @@ def localize(
         The output of the program that failed, or an empty text.
     """
     merged = made.with_name("merged.o")
-    keep = [f"--keep-global-symbol={name}" for name in functions]
+    keep = [f"--keep-global-symbol={name}" for name in functions.values()]
+    keep += [f"--redefine-sym={name}={new}" for name, new in functions.items() if name != new]
+    parts = [path.name for path in (made, *more)]
     for argv in (
-        [programs["ld"], "-r", "--force-group-allocation", "--build-id=none", "-o", merged.name, made.name],
+        [programs["ld"], "-r", "--force-group-allocation", "--build-id=none", "-o", merged.name, *parts],
         [programs["objcopy"], "--strip-unneeded", *keep, merged.name, out.name],
     ):
         done = run(argv, folder=made.parent, environ=environ, timeout=QUERY_SECONDS)

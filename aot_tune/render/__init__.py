@@ -12,11 +12,12 @@ from aot_tune.render.candidate import (
     requirements,
 )
 from aot_tune.render.environment import SourceLine
-from aot_tune.render.renderer import Rendered, Renderer
+from aot_tune.render.renderer import CONSTANTS, Rendered, Renderer
 from aot_tune.render.triton.binding import Argument, bind, resolved
 from aot_tune.render.triton.recipe import Recipe, read_recipe
 
 __all__ = [
+    "CONSTANTS",
     "Argument",
     "Candidate",
     "Recipe",

@@ -29,7 +29,10 @@ from aot_tune.spec.triton_function import Buffer, DTypeOf
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import RenderError
 
-__all__ = ["Rendered", "Renderer", "token_text"]
+__all__ = ["CONSTANTS", "Rendered", "Renderer", "token_text"]
+
+CONSTANTS = "// aot_tune: constants of"
+"""Begins the line behind which a source defines constants. The candidate's symbol follows."""
 
 _NAMESPACE = "aot_tune_glue"
 _INCLUDES = "".join(
@@ -37,6 +40,7 @@ _INCLUDES = "".join(
 )
 _CUDA_INCLUDES = "".join(f"#include <{name}.h>\n" for name in ("cuda_bf16", "cuda_fp16", "cuda_runtime")) + "\n"
 _PASSING = cpp_text("native_call.h").replace('#include "dlpack_tensor.h"\n', TENSOR)
+_HIDDEN = 'extern "C" __attribute__((visibility("hidden")))'
 _ALIGNED = 256
 """Bytes that each buffer of a workspace is aligned to."""
 _TOKEN = re.compile(
@@ -205,8 +209,25 @@ def _native_source(
     return _NativeSource(operator, kernel, candidate, target, constants).text()
 
 
+def _compiled_in(kernel: Kernel) -> set[str]:
+    """Parameters that the code of a kernel's functions depends on. The others are read by what launches them."""
+    compiled: set[str] = set()
+    for function in kernel.functions:
+        compiled |= set(function.declared.template) if function.declared is not None else set()
+        compiled |= set(function.seen) if function.macros is None else set()
+        compiled |= function.own_parameters()
+        places = ("template", "macro")
+        facts = {f for what, e in function.expressions() if what.startswith(places) for f in e.facts()}
+        compiled |= {f.removeprefix("parameter.") for f in facts}
+    return compiled
+
+
 class _NativeSource:
-    """One candidate's source."""
+    """One candidate's source.
+
+    Parameters that only the launch reads are constants at its end, behind a line of `CONSTANTS`. A toolchain compiles
+    what is before that line once for all their values.
+    """
 
     def __init__(
         self, operator: Operator, kernel: Kernel, candidate: Candidate, target: Target, constants: Mapping[str, int]
@@ -216,7 +237,10 @@ class _NativeSource:
         self._hooks = Hooks()
         self._functions = CxxFunctions(operator, constants, self._hooks)
         self._known = dict(constants)
-        self._known |= {f"parameter.{n}": int(v) for n, v in candidate.config.items() if isinstance(v, int)}
+        numbers = {n: int(v) for n, v in candidate.config.items() if isinstance(v, int)}
+        own = _compiled_in(kernel) if self._cuda else numbers.keys()
+        self._launched = {n: v for n, v in numbers.items() if n not in own}
+        self._known |= {f"parameter.{n}": v for n, v in numbers.items() if n in own}
         self._known |= {f"dtype.{v}": operator.dtypes[v].index(d) for v, d in candidate.dtypes.items()}
         self._known |= {f"target.{n}": int(v) for n, v in target.facts.items()}
         self._where = f"kernel {operator.name}/{candidate.label}"
@@ -231,10 +255,16 @@ class _NativeSource:
         parts += [cpp_text("native_unsigned.h")] if any(s.dtype_name == "u64" for s in self._op.scalars) else []
         parts += [cpp_text("native_launch.cuh")] if self._cuda else []
         parts += [f"#define {name} {value}\n" for name, value in self._macros().items()]
+        parts += [f"{_HIDDEN} const int64_t {SYMBOL}_{name};\n" for name in self._launched]
         parts += [mark_lines(text, path) + "\n" for path, text in files.items()]
         parts += [mark_lines("\n", self._candidate.kernel), f"namespace {_NAMESPACE} {{\n\n"]
         parts += [self._workspace(), self._preload() if self._cuda else "", self._launch()]
-        return self._hooks.finalize("".join([*parts, f"\n}}  // namespace {_NAMESPACE}\n"]))
+        parts += [f"\n}}  // namespace {_NAMESPACE}\n"]
+        if self._launched:
+            parts += [f"{CONSTANTS} {SYMBOL}\n#include <cstdint>\n"]
+            parts += [f"{_HIDDEN} const int64_t {SYMBOL}_{n};\n" for n in self._launched]
+            parts += [f"const int64_t {SYMBOL}_{n} = {v};\n" for n, v in self._launched.items()]
+        return self._hooks.finalize("".join(parts))
 
     # -- what is known when it is compiled -----------------------------------------------------------------------
 
@@ -470,6 +500,8 @@ class _NativeSource:
             return f"int64_t{{{self._functions.attr(rest)}}}"
         if fact == "device.multiprocessors":
             return "count_multiprocessors()"
+        if kind == "parameter" and rest in self._launched:
+            return f"{SYMBOL}_{rest}"
         raise RenderError(f"{self._where}: {fact!r} is not known in a launch")
 
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from authors import FIELDS, HEAD, OnHost, project, rendered
@@ -15,6 +16,7 @@ from places import GOLDEN
 
 from aot_tune.compile.diagnostics import first_error
 from aot_tune.compile.nvcc import TOOLCHAIN
+from aot_tune.compile.object_files import public_functions
 from aot_tune.compile.toolchain import target_by_name
 from aot_tune.support.errors import RenderError
 
@@ -29,12 +31,13 @@ __global__ void scale(T* out, const T* x, int64_t stride, int width, float facto
 FUNCTION = """CudaFunction(
     "csrc/own.cu:scale",
     {"stride": stride("x", 0), "width": D, "negate": False},
-    grid=R, block=parameter("THREADS"), shared=R * 1024,
+    grid=R, block=parameter("THREADS"), shared=R * parameter("BYTES"),
     template={"T": DTypeOf("x")},
 )"""
+NAMES = '"THREADS PER_THREAD BYTES"'
 KERNELS = f"""(
-    Kernel("scaled", function={FUNCTION}, parameters=(Parameter("THREADS", (4, 32)), Parameter("PER_THREAD", (1, 2)))),
-    Kernel("generic", function={FUNCTION}, listed=table("THREADS PER_THREAD", (8, 1)), generic=True),
+    Kernel("scaled", function={FUNCTION}, listed=table({NAMES}, (8, 1, 1024), (4, 2, 1024), (8, 1, 512))),
+    Kernel("generic", function={FUNCTION}, listed=table({NAMES}, (8, 1, 1024)), generic=True),
 )"""
 SPLIT = """
 struct Sizes { int rows, columns; struct { float factor; } more; };
@@ -189,8 +192,8 @@ def test_what_is_compiled_in_must_be_known(tmp_path: Path) -> None:
     [
         (
             KERNELS.replace(
-                "generic=True",
-                'compile=CompileOptions(include_directories=("more",), definitions={"DEEP": 2}), generic=True',
+                "512))",
+                '512)), compile=CompileOptions(include_directories=("more",), definitions={"DEEP": 2})',
             ),
             f'#include "part.h"\nstatic_assert(PART == 1 && DEEP == 2);\n{SCALE}',
             "ok",
@@ -206,7 +209,7 @@ def test_what_is_compiled_in_must_be_known(tmp_path: Path) -> None:
 def test_what_nvcc_says(tmp_path: Path, kernels: str, source: str, told: str) -> None:
     """With the project's headers and macros; errors are of the author's lines and words."""
     own = project(tmp_path, kernels, {"csrc/own.cu": source, "more/part.h": "#define PART 1\n"})
-    _, made = rendered(own, "generic", "cuda-ptx_80")
+    _, made = rendered(own, "scaled", "cuda-ptx_80", THREADS=8)
     (tmp_path / "out").mkdir()
     target = target_by_name("cuda-ptx_80")
     done = TOOLCHAIN.compile(made.source, target, tmp_path / "out" / "o.o", 120, made.compile)
@@ -214,6 +217,12 @@ def test_what_nvcc_says(tmp_path: Path, kernels: str, source: str, told: str) ->
     if told == "ok":
         found = [i for i in done.includes if i.startswith(str(tmp_path)) and Path(i).is_file()]
         assert found == [str(tmp_path / "more/part.h")]
+        _, other = rendered(own, "scaled", "cuda-ptx_80", BYTES=512)  # which only the launch reads
+        again = TOOLCHAIN.compile(other.source, target, tmp_path / "out" / "other.o", 120, other.compile)
+        assert again == msgspec.structs.replace(done, seconds=0.0)
+        names = [f"{other.symbol}_{function}" for function in ("launch", "preload", "workspace")]
+        assert public_functions(tmp_path / "out" / "other.o") == names
+        assert (tmp_path / "out" / "other.o").read_bytes() != (tmp_path / "out" / "o.o").read_bytes()
 
 
 SCALARS = '(Scalar("flag", "bool"), Scalar("small", "i8"), Scalar("seed", "u64"), Scalar("count", "u16"))'
