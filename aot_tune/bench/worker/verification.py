@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -37,7 +37,6 @@ __all__ = [
     "Attempt",
     "Bits",
     "Caller",
-    "CandidateAttempt",
     "FreshCalls",
     "Trial",
     "TrialResult",
@@ -179,28 +178,6 @@ class TrialResult(NamedTuple):
     same: bool
 
 
-class Attempt(Protocol):
-    """A loaded candidate on a problem, as a family runs it."""
-
-    def make(self, trial: Trial, garbage: int, bits: Bits, *, renewed: bool) -> TrialResult:
-        """Make a run on poisoned outputs, with a workspace full of `garbage`, and judge what it left.
-
-        Outputs that hold `bits`, which were right before, are right. With `renewed`, there is first a call on other
-        contents of the same memory, if there are any. Its result is not judged. It exposes a candidate that keeps, by
-        the addresses of its inputs, what it made of them.
-
-        Raises:
-            LaunchError: when the call returns an error.
-            WorkspaceError: when it wants too much.
-        """
-
-    def bits(self, trial: Trial) -> Bits:
-        """Copies of the bytes of the outputs."""
-
-    def restore(self, trial: Trial) -> None:
-        """Write inputs and guard zones again."""
-
-
 def verify(
     attempt: Attempt,
     check: Check,
@@ -211,8 +188,7 @@ def verify(
 ) -> tuple[Checked, Bits]:
     """Make the runs of a plan. The first fault ends it. Returns the outputs too, if they are right.
 
-    Before each run, tensors that are read and written get their first contents again. `tell` is told where it is. With
-    `renewed`, other contents come before the first run, see `Attempt.make`.
+    `tell` is told where it is. With `renewed`, other contents come before the first run, see `Attempt.make`.
 
     Raises:
         WorkspaceError: when the candidate wants too much.
@@ -325,8 +301,8 @@ class Caller:
         return float(end - begin)
 
 
-class CandidateAttempt:
-    """See `Attempt`. A `FaultError` says that a run has spoiled the device.
+class Attempt:
+    """A loaded candidate on a problem. A `FaultError` says that a run has spoiled the device.
 
     With `timed`, timed calls may follow. Then `others` are the outputs of the renewed call, see `other_results`.
     """
@@ -339,35 +315,40 @@ class CandidateAttempt:
         return self._state.at(trial.placement, trial.aliases)
 
     def make(self, trial: Trial, garbage: int, bits: Bits, *, renewed: bool) -> TrialResult:
-        """Waits for the call. Judges the calling thread too."""
+        """Make a run on poisoned outputs, with a workspace full of `garbage`, and judge what it left.
+
+        Outputs that hold `bits`, which were right before, are right. With `renewed`, there is first a call on other
+        contents of the same memory, if there are any. Its result is not judged. It exposes a candidate that keeps, by
+        the addresses of its inputs, what it made of them.
+
+        Raises:
+            LaunchError: when the call returns an error.
+            WorkspaceError: when it wants too much.
+        """
         calls = self._calls(trial)
         with self._engine.oddly(calls, locked=trial.locked, threads=trial.threads):
-            return self._make(calls, trial, garbage, bits, renewed=renewed)
+            caller = Caller(self._engine, self._loaded, [calls])
+            if trial.kind:
+                kinds = {"between": self._between, "repeated": self._repeated, "together": self._together}
+                return kinds[trial.kind](caller, trial, bits)
+            if renewed and self._timed:
+                first = self._state.timed()
+                calling = caller if first is calls else Caller(self._engine, self._loaded, [first])
+                self.others = other_results(self._state, calling, garbage)
+            elif renewed:
+                if calls.renew():
+                    with contextlib.suppress(LaunchError):  # of these scalars that may be no fault
+                        caller.run(garbage, trial.poison, renewed=True)
+                calls.put_back()
+            ns = caller.run(garbage, trial.poison, small=trial.small)
+            changed = caller.changed()
+            fault, error, same = inspect(self._engine, self._state, calls, caller.workspace, bits)
+            fault = changed or fault or (calls.unsteady(bits) if trial.again and not same else "")
+            if fault and caller.workspace is not None:
+                caller.workspace.heal()
+            return TrialResult(ns, fault, error, same)
 
-    def _make(self, calls: CallSet, trial: Trial, garbage: int, bits: Bits, *, renewed: bool) -> TrialResult:
-        caller = Caller(self._engine, self._loaded, [calls])
-        if trial.kind == "between":
-            return self._between(caller, trial.poison, bits)
-        if trial.kind:
-            return (self._repeated if trial.kind == "repeated" else self._together)(caller, trial.threads, bits)
-        if renewed and self._timed:
-            first = self._state.timed()
-            calling = caller if first is calls else Caller(self._engine, self._loaded, [first])
-            self.others = other_results(self._state, calling, garbage)
-        elif renewed:
-            if calls.renew():
-                with contextlib.suppress(LaunchError):  # of these scalars that may be no fault
-                    caller.run(garbage, trial.poison, renewed=True)
-            calls.put_back()
-        ns = caller.run(garbage, trial.poison, small=trial.small)
-        changed = caller.changed()
-        fault, error, same = inspect(self._engine, self._state, calls, caller.workspace, bits)
-        fault = changed or fault or (calls.unsteady(bits) if trial.again and not same else "")
-        if fault and caller.workspace is not None:
-            caller.workspace.heal()
-        return TrialResult(ns, fault, error, same)
-
-    def _between(self, caller: Caller, poison: int, bits: Bits) -> TrialResult:
+    def _between(self, caller: Caller, trial: Trial, bits: Bits) -> TrialResult:
         """Calls right behind a kernel that writes the inputs late, and before kernels that overwrite them.
 
         Meanwhile the inputs hold other contents. A candidate that reads before the kernel before it has ended, or when
@@ -382,7 +363,7 @@ class CandidateAttempt:
         made = [(engine.clone(calls.storages[t.name]), calls.storages[t.name]) for t in calls.outputs()]
         error, same = 0.0, True
         for where, play in engine.chains(before, caller.call, (made, over)):
-            calls.poison(poison, renewed=True)
+            calls.poison(trial.poison, renewed=True)
             engine.writing(over)()
             engine.check()
             play()
@@ -396,7 +377,7 @@ class CandidateAttempt:
         calls.put_back()
         return TrialResult(0.0, "", error, same)
 
-    def _repeated(self, caller: Caller, _threads: int, bits: Bits) -> TrialResult:
+    def _repeated(self, caller: Caller, _trial: Trial, bits: Bits) -> TrialResult:
         """Whether results are the same all the time while the device is busy. If not, they must be right at least."""
         engine, calls, same, fault = self._engine, caller.first, True, ""
         with engine.busy():
@@ -408,7 +389,7 @@ class CandidateAttempt:
                     break
         return TrialResult(0.0, caller.changed() or fault, 0.0, same)
 
-    def _together(self, caller: Caller, threads: int, bits: Bits) -> TrialResult:
+    def _together(self, caller: Caller, trial: Trial, bits: Bits) -> TrialResult:
         """Whether results are right when another caller calls with other data at the same time."""
         engine, state, calls, second = self._engine, self._state, caller.first, self._state.second()
         right = TrialResult(0.0, "", 0.0, same=True)
@@ -429,7 +410,7 @@ class CandidateAttempt:
         def use(one: CallSet, call: Call, right: Bits, sources: Bits, inside: Callable[[], Any]) -> Bits:
             reset = engine.writing([(one.storages[name], source) for name, source in sources.items()])
             begin.wait()
-            with openmp_threads(threads), inside():
+            with openmp_threads(trial.threads), inside():
                 end, most, count = time.thread_time_ns() + _TOGETHER_NS, time.perf_counter_ns() + _TOGETHER_MOST, 0
                 while count < _TOGETHER or (time.thread_time_ns() < end and time.perf_counter_ns() < most):
                     count += 1
@@ -448,11 +429,11 @@ class CandidateAttempt:
         return right._replace(fault=fault or (_differ(state, second, wanted, its) if its else ""))
 
     def bits(self, trial: Trial) -> Bits:
-        """On the device."""
+        """Copies of the bytes of the outputs."""
         return self._calls(trial).bits()
 
     def restore(self, trial: Trial) -> None:
-        """Those of this run alone."""
+        """Write inputs and guard zones of this run again."""
         self._calls(trial).restore()
 
 

@@ -27,9 +27,9 @@ from aot_tune.bench.worker.problem_state import ProblemState
 from aot_tune.bench.worker.process_state import openmp_threads, restore_arithmetic
 from aot_tune.bench.worker.verification import (
     GARBAGE,
+    Attempt,
     Bits,
     Caller,
-    CandidateAttempt,
     FreshCalls,
     WorkspaceError,
     does_less,
@@ -355,7 +355,7 @@ class WorkerSession:
                 turn=turn,
             )
             try:
-                attempt = CandidateAttempt(self._engine, loaded, state, timed=alone)
+                attempt = Attempt(self._engine, loaded, state, timed=alone)
                 with self._confined():
                     tell = lambda where: emit(_progress(where))  # noqa: E731
                     checked, bits = verify(attempt, state.check, runs, tell, renewed=request.renewed)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import re
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cached_property, partial
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.odd_problems import oddest_checks
 from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement
 from aot_tune.bench.protocol.messages import WatchedCalls, WatchedJob
-from aot_tune.compile import Variant, target_by_name, toolchain_for
+from aot_tune.compile import Toolchain, Variant, target_by_name, toolchain_for
 from aot_tune.compile.diagnostics import first_error
 from aot_tune.compile.toolkit import find_compute_sanitizer
 from aot_tune.database import operator_digest
@@ -56,6 +56,13 @@ _OPTIONS = {
 }
 _REPORTED = 86
 """The exit status by which compute-sanitizer says that it has reported something."""
+_GPU_OPTIONS = ("--error-exitcode", str(_REPORTED), "--target-processes", "application-only")
+_MORE = {"memcheck": ("--report-api-errors", "no")}
+_NO_LIBRARY = "the C++ compiler has no lib{}; install it, it is one of gcc's"
+_NO_PROGRAM = (
+    "compute-sanitizer is neither on PATH nor beside nvcc; install it with the CUDA toolkit, or "
+    "`pip install nvidia-cuda-sanitizer-api`"
+)
 _TOGETHER = 16
 """How many variants of a GPU one process calls. It takes seconds to start."""
 SECONDS = (90.0, 60.0)
@@ -74,6 +81,10 @@ class _Item(NamedTuple):
     operator: Operator
     variant: Variant
 
+    def served(self, devices: str) -> list[Problem]:
+        """The problems of the workload that it serves."""
+        return served_by(self.operator, self.variant, devices)
+
 
 class _Result(NamedTuple):
     """What came of a variant under a sanitizer: a `report`, or why there is no verdict (`none`), or neither."""
@@ -83,78 +94,28 @@ class _Result(NamedTuple):
     place: str = ""
 
 
-class _Tool(ABC):
-    """A sanitizer for one device. `together`: how many variants one process calls. `halts`: it ends at a report."""
+class _Tool:
+    """A sanitizer for a device of its own kind: some of the compiler's, or a tool of compute-sanitizer's.
 
-    together = 1
-    halts = True
-    shared = False
+    One process calls `together` variants. With `halts`, it ends at a report. With `shared`, threads must share a call.
+    """
 
     def __init__(self, name: str, session: Session, device: Device, files: BenchFiles) -> None:
         self.name, self.session, self.device, self.files = name, session, device, files
-        self.policy = family(device.family).policy()
-
-    @abstractmethod
-    def missing(self) -> str:
-        """Why it cannot run here, and what to do. Empty if it can."""
-
-    @abstractmethod
-    def made(self, item: _Item) -> Path | None:
-        """A variant's shared object for it. None if there is nothing in it for this sanitizer.
-
-        Raises:
-            ToolchainError: when it cannot be made.
-        """
-
-    @abstractmethod
-    def checks(self, item: _Item) -> list[Check]:
-        """What to call a variant on."""
-
-    @abstractmethod
-    def command(self) -> list[str]:
-        """What comes before the process's own command."""
-
-    def environment(self) -> Mapping[str, str]:
-        """Variables for it."""
-        return {}
-
-    @abstractmethod
-    def report(self, done: Finished) -> str:
-        """What it has reported, or empty."""
-
-    def calls(self, item: _Item, path: Path) -> WatchedCalls:
-        """A variant's calls."""
-        problems = list[Problem]()
-        if self.shared:
-            flops = partial(_flops, item.operator)
-            problems = sorted(served_by(item.operator, item.variant, self.device.family), key=flops)
-        return WatchedCalls(
-            path=str(path),
-            symbol=item.variant.symbol,
-            operator_folder=item.operator.folder,
-            checks=tuple(self.checks(item)),
-            larger=tuple(Check(problem=p) for p in problems if _flops(item.operator, p) <= _FLOPS),
-        )
-
-    def store(self, operator: Operator) -> OperatorStore:
-        """What it found clean before on this machine."""
-        return self.session.store.operator(
-            operator.name, operator_digest(operator), self.device, self.policy, kind=f"under {self.name}"
-        )
-
-
-class _HostTool(_Tool):
-    """One or more of the C++ compiler's sanitizers, by the names that `-fsanitize=` takes."""
-
-    def __init__(self, name: str, session: Session, device: Device, files: BenchFiles) -> None:
-        super().__init__(name, session, device, files)
-        self.shared = name == "thread"
+        self.policy, self.on_host = family(device.family).policy(), name in _HOST_TOOLS
+        self.shared, self.halts = name == "thread", self.on_host or name == "memcheck"
+        self.together = 1 if self.on_host else _TOGETHER
         self._library = "tsan" if self.shared else "asan"
-        self._chain = toolchain_for("cxx", session.environment)
 
     @cached_property
-    def _runtime(self) -> str:
-        """The file of its runtime library, or empty."""
+    def _chain(self) -> Toolchain:
+        return toolchain_for("cxx", self.session.environment)
+
+    @cached_property
+    def _program(self) -> str:
+        """The file of the compiler's runtime library, or of compute-sanitizer. Empty if there is none."""
+        if not self.on_host:
+            return find_compute_sanitizer(self.session.environment) or ""
         try:
             (file,) = self._chain.libraries(CompileOptions(libraries=(self._library,)))
         except ToolchainError:
@@ -164,17 +125,32 @@ class _HostTool(_Tool):
         named = re.search(r"/\S+\.so[.\d]*", Path(file).read_text(errors="replace"))  # a script for the linker
         return named[0] if named else ""
 
+    @cached_property
+    def _team(self) -> Path:
+        """The object with OpenMP's teams."""
+        options = CompileOptions(options=("-fsanitize=thread", *_COMPILED))
+        return self._compile(_TEAM.stem, _TEAM.read_text("utf-8"), target_by_name("cpu-x86-64"), options)
+
     def missing(self) -> str:
-        if not self._runtime:
-            return f"the C++ compiler has no lib{self._library}; install it, it is one of gcc's"
+        """Why it cannot run here, and what to do. Empty if it can."""
+        if not self._program:
+            return _NO_LIBRARY.format(self._library) if self.on_host else _NO_PROGRAM
         try:
             _ = self.shared and self._team  # now, before several threads ask for it
         except ToolchainError as error:
             return error.what
         return ""
 
-    def made(self, item: _Item) -> Path | None:
-        own, ships = item.variant.rendered.compile, item.variant.made.path
+    def made(self, variant: Variant) -> Path | None:
+        """A variant's shared object for it. None if there is nothing in it for this sanitizer.
+
+        Raises:
+            ToolchainError: when it cannot be made.
+        """
+        own, ships = variant.rendered.compile, variant.made.path
+        if not self.on_host:
+            calls = toolchain_for(variant.candidate.backend).only_calls  # a vendor's kernels
+            return None if calls else self.files.link(variant.rendered, variant.made)
         if self.shared and ships and not _has_teams(Path(ships)):
             return None
         options = CompileOptions(
@@ -182,7 +158,7 @@ class _HostTool(_Tool):
             definitions=own.definitions,
             options=(*own.options, f"-fsanitize={self.name}", *_COMPILED),
         )
-        made = self._compile(item.variant.id, item.variant.rendered.source, item.variant.target, options)
+        made = self._compile(variant.id, variant.rendered.source, variant.target, options)
         if self.shared and not _has_teams(made):
             return None
         objects = [made, self._team] if self.shared else [made]
@@ -203,69 +179,54 @@ class _HostTool(_Tool):
             raise ToolchainError(f"it does not compile with -fsanitize={self.name}: {first_error(made.log)}")
         return out
 
-    @cached_property
-    def _team(self) -> Path:
-        """The object with OpenMP's teams."""
-        options = CompileOptions(options=("-fsanitize=thread", *_COMPILED))
-        return self._compile(_TEAM.stem, _TEAM.read_text("utf-8"), target_by_name("cpu-x86-64"), options)
-
-    def checks(self, item: _Item) -> list[Check]:
-        every = self.session.checks.of(item.operator, item.variant.requires, self.policy, on_host=True)
-        return [Check(problem=_smallest(item, self.device.family)), *every]
-
-    def command(self) -> list[str]:
-        return []
-
-    def environment(self) -> Mapping[str, str]:
-        return {"LD_PRELOAD": self._runtime, **_OPTIONS}
-
-    def report(self, done: Finished) -> str:
-        reported = _ON_HOST.search(done.output)
-        return (reported[1] or reported[2]) if reported else ""
-
-
-class _GpuTool(_Tool):
-    """One of compute-sanitizer's tools."""
-
-    together = _TOGETHER
-
-    def __init__(self, name: str, session: Session, device: Device, files: BenchFiles) -> None:
-        super().__init__(name, session, device, files)
-        self.halts = name == "memcheck"
-
-    @cached_property
-    def _program(self) -> str:
-        return find_compute_sanitizer(self.session.environment) or ""
-
-    def missing(self) -> str:
-        if self._program:
-            return ""
-        return (
-            "compute-sanitizer is neither on PATH nor beside nvcc; install it with the CUDA toolkit, or "
-            "`pip install nvidia-cuda-sanitizer-api`"
+    def calls(self, item: _Item, path: Path) -> WatchedCalls:
+        """A variant's calls."""
+        operator, larger = item.operator, list[Check]()
+        checks = self.session.checks.of(operator, item.variant.requires, self.policy, on_host=self.on_host)
+        smallest = [Check(problem=_smallest(item, self.device.family))]
+        if self.shared:
+            flops = [(operator.flops.evaluate(operator.facts(p)), p) for p in item.served(self.device.family)]
+            larger = [Check(problem=p) for n, p in sorted(flops, key=itemgetter(0)) if n <= _FLOPS]
+        return WatchedCalls(
+            path=str(path),
+            symbol=item.variant.symbol,
+            operator_folder=operator.folder,
+            checks=(*smallest, *checks) if self.on_host else tuple(oddest_checks(checks) or smallest),
+            larger=tuple(larger),
         )
 
-    def made(self, item: _Item) -> Path | None:
-        variant = item.variant
-        if toolchain_for(variant.candidate.backend).only_calls:  # a vendor's kernels
-            return None
-        return self.files.link(variant.rendered, variant.made)
-
-    def checks(self, item: _Item) -> list[Check]:
-        every = self.session.checks.of(item.operator, item.variant.requires, self.policy, on_host=False)
-        return oddest_checks(every) or [Check(problem=_smallest(item, self.device.family))]
-
-    def command(self) -> list[str]:
-        options = ["--tool", self.name, "--error-exitcode", str(_REPORTED), "--target-processes", "application-only"]
-        more = ["--report-api-errors", "no"] if self.name == "memcheck" else []
-        return [self._program, *options, *more]
-
-    def environment(self) -> Mapping[str, str]:
-        return {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    def run(self, calls: Sequence[WatchedCalls], seconds: float) -> Finished:
+        """Make calls of variants in a process of their own."""
+        with scratch_folder() as scratch:
+            folder = Path(scratch)
+            job = WatchedJob(
+                device=self.device, policy=self.policy, scratch=scratch, variants=tuple(calls), shared=self.shared
+            )
+            (folder / "job.json").write_bytes(msgspec.json.encode(job))
+            environ = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LANG") if name in os.environ}
+            environ |= {**python_environment(sys.path), "HOME": scratch, "TMPDIR": scratch, "LC_ALL": "C.UTF-8"}
+            environ |= family(self.device.family).environment(self.device, self.session.threads, "candidate", folder)
+            argv = python_module("aot_tune.bench.worker.watched_calls", "job.json")
+            if self.on_host:
+                environ |= {"LD_PRELOAD": self._program, **_OPTIONS}
+            else:
+                environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+                argv = [self._program, "--tool", self.name, *_GPU_OPTIONS, *_MORE.get(self.name, ()), *argv]
+            return run(argv, folder=folder, environ=environ, timeout=seconds, keep=1 << 20)
 
     def report(self, done: Finished) -> str:
-        reported = _ON_GPU.search(done.output)
-        return reported[1] if done.code == _REPORTED and reported else ""
+        """What it has reported, or empty."""
+        if self.on_host:
+            reported = _ON_HOST.search(done.output)
+        else:
+            reported = _ON_GPU.search(done.output) if done.code == _REPORTED else None
+        return next(filter(None, reported.groups()), "") if reported else ""
+
+    def store(self, operator: Operator) -> OperatorStore:
+        """What it found clean before on this machine."""
+        return self.session.store.operator(
+            operator.name, operator_digest(operator), self.device, self.policy, kind=f"under {self.name}"
+        )
 
 
 def sanitize_kept(
@@ -296,7 +257,7 @@ def sanitize_kept(
                 stack.enter_context(device_lock(device, session.progress.line, session.time.budget))
             for name in tools:
                 if (name in _HOST_TOOLS) == on_host:
-                    _sanitize((_HostTool if on_host else _GpuTool)(name, session, device, files), items)
+                    _sanitize(_Tool(name, session, device, files), items)
 
 
 def _sanitize(tool: _Tool, items: Sequence[_Item]) -> None:
@@ -368,14 +329,9 @@ def _has_teams(made: Path) -> bool:
     return b"GOMP_parallel" in made.read_bytes()
 
 
-def _flops(operator: Operator, problem: Problem) -> int:
-    return operator.flops.evaluate(operator.facts(problem))
-
-
 def _smallest(item: _Item, devices: str) -> Problem:
     """The problem of the workload with the fewest bytes that a variant serves."""
-    problems = served_by(item.operator, item.variant, devices)
-    return min(problems, key=lambda p: (item.operator.compulsory_bytes(p), p.id))
+    return min(item.served(devices), key=lambda p: (item.operator.compulsory_bytes(p), p.id))
 
 
 def _watched(tool: _Tool, items: Sequence[_Item]) -> list[tuple[_Item, _Result]]:
@@ -383,7 +339,7 @@ def _watched(tool: _Tool, items: Sequence[_Item]) -> list[tuple[_Item, _Result]]
     outcomes, ready = list[tuple[_Item, _Result]](), list[tuple[_Item, WatchedCalls]]()
     for item in items:
         try:
-            path = tool.made(item)
+            path = tool.made(item.variant)
         except ToolchainError as error:
             outcomes.append((item, _Result(none=error.what)))
             continue
@@ -398,7 +354,7 @@ def _judged(tool: _Tool, ready: Sequence[tuple[_Item, WatchedCalls]]) -> list[tu
         return []
     start, each = SECONDS
     seconds = start + each * len(ready)
-    done = _run(tool, [calls for _, calls in ready], seconds)
+    done = tool.run([calls for _, calls in ready], seconds)
     report, places = tool.report(done), _PLACE.findall(done.output)
     alone = {int(number) for number in _ALONE.findall(done.output)}
     items = [item for item, _ in ready]
@@ -421,18 +377,3 @@ def _why(done: Finished, seconds: float) -> str:
         return f"it did not end within {seconds:g} s"
     said = [line for line in done.output.strip().splitlines() if not line.startswith("@")]
     return f"it ended with status {done.code}: {said[-1].strip()[:200] if said else 'it printed nothing'}"
-
-
-def _run(tool: _Tool, calls: Sequence[WatchedCalls], seconds: float) -> Finished:
-    """Make calls of variants in a process of their own."""
-    with scratch_folder() as scratch:
-        folder = Path(scratch)
-        job = WatchedJob(
-            device=tool.device, policy=tool.policy, scratch=scratch, variants=tuple(calls), shared=tool.shared
-        )
-        (folder / "job.json").write_bytes(msgspec.json.encode(job))
-        environ = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LANG") if name in os.environ}
-        environ |= {**python_environment(sys.path), "HOME": scratch, "TMPDIR": scratch, "LC_ALL": "C.UTF-8"}
-        environ |= family(tool.device.family).environment(tool.device, tool.session.threads, "candidate", folder)
-        argv = [*tool.command(), *python_module("aot_tune.bench.worker.watched_calls", "job.json")]
-        return run(argv, folder=folder, environ={**environ, **tool.environment()}, timeout=seconds, keep=1 << 20)
