@@ -169,6 +169,9 @@ def test_row_82_who_is_wrong_beside_another_is_verified_again_alone(bed: Bed) ->
         bed.screen("spoils_next")
     raced = {n: m.status for n, m in bed.race("spoils_next", "good").items()}
     assert raced == {**OTHERS, "spoils_next": "ok"}
+    surveyed = bed.survey("spoils_next", "good", "half", R=6, D=11)
+    assert [(m.status, m.ns is not None) for m in surveyed] == [("ok", True), ("ok", True), ("wrong-result", False)]
+    assert "is off by nan" in surveyed[2].reason
 
 
 def test_row_80_one_scratch_for_all_callers_never_wins(bed: Bed) -> None:

@@ -466,27 +466,53 @@ class _Survey:
         return min((m.ns for m in self._found.values() if m.ns is not None), default=None)
 
     def _one(self, number: int) -> Measurement:
-        """Time a candidate. If it kills its worker, its status says so."""
-        context, variant = self._context, self._variants[number]
+        """Time a candidate. If it is wrong or kills its worker, its status says so.
+
+        Something that others left in the worker may be why. So it is tried again in a worker that has held nothing
+        else. There it comes first, and a candidate that was right before is compared with it.
+        """
+        context, variant, doubt = self._context, self._variants[number], None
         run = Run(context, self._prepared, variant.id, variant.code)
-        if (struck := context.struck(variant.code)) is not None:
-            measured = run.ended(struck.status, struck.reason)
-        else:
+        struck = context.struck(variant.code)
+        measured = run.ended(struck.status, struck.reason) if struck is not None else None
+        while measured is None:
             try:
-                measured = self._time(run, variant, again=number in self._found)
+                reply = self._time(run, variant, again=number in self._found)
+                measured = run.timed(reply, {}) if isinstance(reply, messages.Timed) else run.ended(*failure_of(reply))
                 self._stands = self._stands or measured.status == "ok"
+                if doubt is not None and measured.status == "ok" and not self._agrees(number):
+                    measured = run.ended(doubt.status, doubt.reason)
             except DiedError as death:
-                if not death.starved:
-                    context.findings.strike(variant.code, death)
                 self._worker, self._stands = None, False
-                measured = run.ended(death.status, death.reason)
+                if run.to_blame(death):
+                    context.findings.strike(variant.code, death)
+                if death.starved or run.to_blame(death):
+                    measured = run.ended(death.status, death.reason)
+                run.spared, doubt = True, death
         self._found[number] = measured
         return measured
 
-    def _time(self, run: Run, variant: Variant, *, again: bool) -> Measurement:
-        """Time a candidate in a worker that knows the problem and is quiet."""
+    def _agrees(self, number: int) -> bool:
+        """Whether a candidate that was right before has the results that this one left in its worker."""
+        other = next((n for n, m in self._found.items() if n != number and m.status == "ok"), number)
+        variant = self._variants[other]
+        run = Run(self._context, self._prepared, variant.id, variant.code)
+        run.spared = True  # its faults count, though others are in the worker
+        try:
+            return not is_fault(self._time(run, variant))
+        except DiedError:
+            self._worker, self._stands = None, False
+            return True
+
+    def _time(self, run: Run, variant: Variant, *, again: bool = False) -> messages.Reply:
+        """Time a candidate in a worker that knows the problem and is quiet.
+
+        Raises:
+            DiedError: when the worker dies, or when something else in it may be why the candidate is wrong.
+        """
         pool, limits = self._context.pool, self._context.policy.deadlines
         worker = self._worker = self._worker or pool.candidates()
+        run.sure = run.spared or worker.hosted <= {run.digest}
         self._context.introduce(worker, self._prepared)
         pool.settle()
         worker.hosted.add(run.digest)
@@ -494,16 +520,17 @@ class _Survey:
             load = messages.Load(handle=run.digest, path=variant.shared, symbol=variant.symbol)
             reply = pool.request(worker, load, limits.load)
             if isinstance(reply, messages.Failure):
-                return run.ended(reply.status, reply.reason)
+                return reply
             worker.loaded[run.digest] = None
         first = not self._stands
         request = messages.SurveyOne(
             handle=run.digest, key=run.prepared.key, first=first, again=again and not first, best_ns=self._best
         )
         timing = pool.request(worker, request, limits.bench)
-        if not isinstance(timing, messages.Timed):
-            return run.ended(*failure_of(timing))
-        return run.timed(timing, {})
+        if is_fault(timing) and not run.sure:
+            pool.dismiss(worker)
+            raise DiedError(*failure_of(timing))
+        return timing
 
 
 def _ns(measurement: Measurement) -> float:

@@ -6,6 +6,7 @@ LAUNCH {
       "from aot_tune.bench.worker import verification, worker_session\n"
       "def load(*given, real=worker_session.load):\n"
       "    verification.judge = lambda *given: ('spoiled', 9.0)\n"
+      "    worker_session.SurveyedResults.compare = lambda *given, **first: 'spoiled'\n"
       "    return real(*given)\n"
       "worker_session.load = load\n");
   if (failed) return failed;
