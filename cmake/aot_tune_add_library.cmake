@@ -137,7 +137,7 @@ function(aot_tune_add_library target)
   endif()
   set_target_properties(
     ${target} PROPERTIES AOT_TUNE_DIRECTORY "${directory}" AOT_TUNE_HEADER "${ARG_HEADER}" AOT_TUNE_MODULE "${ARG_MODULE}"
-                         AOT_TUNE_PC "${ARG_OUTPUT_NAME}.pc"
+                         AOT_TUNE_DESCRIBED "${_aot_tune_described}" AOT_TUNE_PC "${ARG_OUTPUT_NAME}.pc"
   )
 endfunction()
 
@@ -306,9 +306,11 @@ macro(_aot_tune_configure)
     endif()
   endforeach()
   set(_aot_tune_of_target target.txt)
+  set(_aot_tune_described "${directory}")
   get_property(several GLOBAL PROPERTY GENERATOR_IS_MULTI_CONFIG)
-  if(several) # each configuration may have other libraries and definitions
+  if(several) # each configuration may have other libraries and definitions, and so other variants
     set(_aot_tune_of_target "target-$<CONFIG>.txt")
+    set(_aot_tune_described "${directory}/$<CONFIG>")
   endif()
   # Two commands, because Ninja lists all outputs of a command that fails.
   add_custom_command(
@@ -340,7 +342,6 @@ macro(_aot_tune_link)
   set_target_properties(
     ${target} PROPERTIES OUTPUT_NAME ${ARG_OUTPUT_NAME} LINK_DEPENDS "${directory}/exports.map;${directory}/variants.a"
   )
-  target_compile_definitions(${target} PRIVATE AOT_TUNE_PREFIX=${ARG_PREFIX})
   target_include_directories(
     ${target}
     PUBLIC $<BUILD_INTERFACE:${directory}> $<BUILD_INTERFACE:${AOT_TUNE_PACKAGE_DIR}/runtime/include>
@@ -377,7 +378,7 @@ macro(_aot_tune_link)
   add_custom_command(
     TARGET ${target}
     POST_BUILD
-    COMMAND ${CMAKE_COMMAND} -DLIBRARY=$<TARGET_FILE:${target}> -P ${directory}/run.cmake
+    COMMAND ${CMAKE_COMMAND} -DLIBRARY=$<TARGET_FILE:${target}> -DDESCRIBED=${_aot_tune_described} -P ${directory}/run.cmake
     COMMENT "Checking ${target} against its manifest, and its variants once more"
     VERBATIM
   )

@@ -186,19 +186,19 @@ def record(
     name: str = "twice",
     dtype: str = "f32",
     fastest: Mapping[str, ConfigValue] = MappingProxyType({"THREADS": 256}),
-    **environ: str,
+    cache: Path | None = None,
 ) -> list[Candidate]:
     """Write a database of an operator with a device for each target; returns the candidates that win.
 
-    Objects are compiled, times are made up: those of the config `fastest` win.
+    Objects are compiled, and kept in a `cache`; times are made up: those of the config `fastest` win.
     """
     operator = load_operator(templates / name)
     renderer = Renderer([templates])
     winners = []
     for target in map(target_by_name, targets):
         rendered = _rendered(operator, renderer, target, dtype)
-        chain = toolchain_for("nvcc", {**os.environ, **environ})
-        save_record(folder, operator, rendered, target, chain, lambda r: 1000.0 if _is(r, fastest) else 2000.0)
+        chain = toolchain_for("nvcc")
+        save_record(folder, operator, rendered, target, chain, lambda r: 1000.0 if _is(r, fastest) else 2000.0, cache)
         winners += [r.candidate for r in rendered if _is(r, fastest)]
     return winners
 
@@ -210,10 +210,11 @@ def save_record(
     target: Target,
     chain: Toolchain,
     takes: Callable[[Rendered], float],
+    root: Path | None = None,
 ) -> None:
     """Write a database of candidates that were compiled here, with made up times, on a device of a target."""
     device, policy = device_of(target), family(target.family).policy(Policy())
-    cache = ObjectCache(None, chain)
+    cache = ObjectCache(root, chain)
     compiled = compile_all(cache, rendered, 2)
     measurements = [
         Measurement(

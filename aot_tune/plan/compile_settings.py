@@ -19,7 +19,6 @@ __all__ = ["PLAIN", "CompileSettings", "check_settings", "linked_libraries", "of
 
 _LANGUAGE = re.compile(r"\$<\$<COMPILE_LANGUAGE:(?P<languages>[A-Z,]+)>:(?P<option>.+)>\Z", re.DOTALL)
 _LANGUAGES = {"cxx": "CXX", "nvcc": "CUDA"}
-_OWN = ("AOT_TUNE_PREFIX=",)
 
 
 class CompileSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +147,7 @@ def of_target(file: Path, own: Iterable[str]) -> CompileSettings:
     folders = [f for f in lists.get("include_directories", ()) if not _is_own(f, ours)]
     return CompileSettings(
         include_directories=tuple(dict.fromkeys(folders)),
-        definitions=tuple(d for d in lists.get("definitions", ()) if not d.startswith(_OWN)),
+        definitions=tuple(lists.get("definitions", ())),
         libraries=tuple(lists.get("libraries", ())),
     )
 

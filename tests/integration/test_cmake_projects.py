@@ -131,18 +131,23 @@ def test_what_only_one_library_can_have_is_told_at_configure(project: Project) -
 
 
 def test_configurations_with_libraries_and_definitions_of_their_own(project: Project) -> None:
-    """FAULTS 90: the same folder makes both, one after the other."""
+    """FAULTS 90: the same folder makes both, one after the other. Each is installed with its own manifest."""
     helper = 'file(WRITE helper.c "int helper(void) { return 1; }")\nadd_library(helper STATIC helper.c)\n'
-    defined = "target_compile_definitions(tiny PRIVATE ONLY_$<CONFIG>)\n"
+    defined = "target_compile_definitions(tiny PRIVATE ONLY_$<CONFIG>)\naot_tune_install_library(tiny)\n"
     write(project, INCLUDE, helper, "ADD\n", defined, languages="C CXX", more="LINK_LIBRARIES helper")
-    project.cmake("-G", "Ninja Multi-Config")
-    build = project.folder / "cmake"
-    for configuration in ("Release", "Debug"):
-        argv = ["ninja", "-C", build, "-f", f"build-{configuration}.ninja", "aot_tune/tiny/tuned"]
-        run(argv, env=project.environment())
+    project.change("return 0;", '#ifdef ONLY_Two\n  asm volatile("nop");\n#endif\n  return 0;', "generic.cpp.j2")
+    project.cmake("-G", "Ninja Multi-Config", "-DCMAKE_CONFIGURATION_TYPES=One;Two")
+    build, env = project.folder / "cmake", project.environment()
+    for configuration in ("One", "Two"):
+        run(["cmake", "--build", build, "--config", configuration], env=env)
         of_target = (build / "aot_tune" / "tiny" / "target.txt").read_text()
         assert f";ONLY_{configuration}\n" in of_target
         assert f"libraries={build}/{configuration}/libhelper.a\n" in of_target
+    for configuration in ("One", "Two"):
+        installed = project.folder / configuration / "tiny"
+        run(["cmake", "--install", build, "--config", configuration, "--prefix", installed.parent], env=env)
+        assert (installed / "manifest.json").read_bytes() in (installed / "lib" / "libtiny.so").read_bytes()
+    assert len({(project.folder / c / "tiny" / "manifest.json").read_bytes() for c in ("One", "Two")}) == 2
 
 
 def test_an_error_is_not_followed_by_a_wall_of_names(tmp_path: Path) -> None:

@@ -68,15 +68,15 @@ def test_a_call_on_a_gpu_says_what_to_do(generic: Made) -> None:
 @pytest.fixture(scope="module")
 def tuning(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Path:
     """A record of the author's operator on two cards that nobody has."""
-    folder = tmp_path_factory.mktemp("tuning")
-    record(templates, folder)
+    folder = tmp_path_factory.mktemp("author") / "tuning"
+    record(templates, folder, cache=folder.with_name("cache"))
     return folder
 
 
 @pytest.fixture(scope="module")
 def replayed(tmp_path_factory: pytest.TempPathFactory, templates: Path, tuning: Path) -> Made:
     """What that record gives."""
-    return _replay(tmp_path_factory.mktemp("replayed"), templates, tuning)
+    return _replay(tmp_path_factory.mktemp("replayed"), templates, tuning, CACHE_DIR=str(tuning.with_name("cache")))
 
 
 def _replay(folder: Path, templates: Path, tuning: Path, **options: Any) -> Made:
@@ -123,15 +123,13 @@ def test_another_host_compiler_gives_the_recorded_device_code(
     assert all(v["object"] != theirs[n]["object"] and not v["rebuilt"] for n, v in ours.items())
 
 
-def test_other_device_code_is_rebuilt_and_strict_replay_fails(
-    replayed: Made, tmp_path: Path, templates: Path, tuning: Path
-) -> None:
+def test_other_device_code_is_rebuilt_and_strict_replay_fails(tmp_path: Path, templates: Path, tuning: Path) -> None:
     """The record of another CUDA compiler: its digests are not those of this one."""
     other = tmp_path / "tuning"
     shutil.copytree(tuning, other)
     for path in other.rglob("*.jsonl"):
         rewrite(path, lambda text: re.sub(r'"device":"[0-9a-f]{64}"', f'"device":"{"0" * 64}"', text))
-    cache = str(replayed.folder.parent / "cache")  # what is compiled is the same
+    cache = str(tuning.with_name("cache"))  # what is compiled is the same
     strict = _replay(tmp_path / "strict", templates, other, status=None, CACHE_DIR=cache)
     assert "compiles to another device code than the recorded one" in strict.log
     loose = _replay(tmp_path / "loose", templates, other, STRICT="0", CACHE_DIR=cache)

@@ -31,22 +31,12 @@ def module(once: Any) -> Path:
     return own_module(once)
 
 
-@pytest.fixture(scope="module")
-def outcomes(request: pytest.FixtureRequest) -> dict[str, str]:
-    """What the scenarios of a script came to."""
-    made = request.getfixturevalue("module") if request.param == "own" else request.getfixturevalue("ops").__file__
-    found = run_scenarios(SCRIPTS[request.param], Path(str(made)), **ON_CPU)
-    assert sorted(found) == sorted(SCENARIOS[request.param])
-    return found
-
-
-@pytest.mark.parametrize(
-    ("outcomes", "scenario"),
-    [(script, scenario) for script, scenarios in SCENARIOS.items() for scenario in scenarios],
-    indirect=["outcomes"],
-)
-def test_on_the_cpu(outcomes: dict[str, str], scenario: str) -> None:
-    assert outcomes[scenario] == "", outcomes[scenario]
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_on_the_cpu(script: str, request: pytest.FixtureRequest) -> None:
+    """What each scenario of a script came to."""
+    made = request.getfixturevalue("module") if script == "own" else request.getfixturevalue("ops").__file__
+    outcomes = run_scenarios(SCRIPTS[script], Path(str(made)), **ON_CPU)
+    assert outcomes == dict.fromkeys(SCENARIOS[script], "")
 
 
 def test_nothing_of_xla_is_needed(module: Path) -> None:

@@ -33,7 +33,7 @@ def quota(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("quota")
     (folder / "shim.cpp").write_text(SHIM)
     sources = [folder / "shim.cpp", *(RUNTIME / name for name in ("cpu_threads.cpp", "error.cpp"))]
-    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-g", "-fsanitize=address,undefined", "-DAOT_TUNE_PREFIX=x"]
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-g", "-fsanitize=address,undefined"]
     flags += [f"-I{RUNTIME}", f"-I{RUNTIME / 'include'}"]
     subprocess.run(["g++", *flags, *map(str, sources), "-o", str(folder / "quota")], check=True)
     return folder / "quota"

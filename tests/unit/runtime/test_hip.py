@@ -151,7 +151,7 @@ static_assert(__builtin_strcmp(TEXT(hipStreamPerThread), "((hipStream_t)2)") == 
 }}
 }}
 """)
-    flags = ["-std=c++17", "-w", "-fsyntax-only", "-DAOT_TUNE_PREFIX=test"]
+    flags = ["-std=c++17", "-w", "-fsyntax-only"]
     folders = [f"-I{header()}", f"-I{RUNTIME}", f"-I{RUNTIME / 'include'}"]
     subprocess.run(["g++", *flags, *folders, str(tmp_path / "program.cpp")], check=True)
 
