@@ -106,6 +106,11 @@ class SharedLibrary:
             starts |= {r["r_addend"] for r in table.iter_relocations() if first <= r["r_offset"] < last}
         return any(_LDMXCSR.search(self._code_at(start)) for start in starts)
 
+    def lacks_frames(self) -> bool:
+        """Whether it has code that exceptions pass through, and no table by which they find who catches them."""
+        frames, table = (self._elf.get_section_by_name(name) for name in (".eh_frame", ".eh_frame_hdr"))
+        return frames is not None and table is None
+
     def _code_at(self, address: int) -> bytes:
         """The first bytes of the function at an address."""
         for section in self._sections:

@@ -218,6 +218,12 @@ def check_flags(tiny: Path, forbidden: Sequence[str]) -> None:
         BuildError: naming what would be wrong with the project's library too.
     """
     image = _settled(tiny, forbidden)
+    if image.lacks_frames():
+        raise BuildError(
+            "with the project's flags, no exception is caught in a library: it has no table of frames",
+            why="linkers leave that table out with -static, which is for programs; an exception would end the process",
+            fix="remove -static from CXX, CXXFLAGS, LDFLAGS, and what CMakeLists.txt adds to them",
+        )
     problems = _check_file("a library", image, {"tiny"}) + _check_paths("a library", image.data, forbidden)
     if not any(path.startswith("$ORIGIN") for path in image.dynamic("DT_RPATH", "DT_RUNPATH")):
         problems.append("the linker takes no -rpath, so a module would not find its library")

@@ -70,6 +70,7 @@ def test_what_flags_would_do_to_a_library_is_told_at_configure(project: Project)
             ["-DCMAKE_CXX_FLAGS=", "-DCMAKE_SHARED_LINKER_FLAGS=-lnowhere"],
             ["no shared library", "cannot find -lnowhere"],
         ),
+        (["-DCMAKE_SHARED_LINKER_FLAGS=-static"], ["no exception is caught in a library", "remove -static from"]),
     ):
         said = " ".join(project.cmake(*flags, build="tried", status=1).split())
         assert all(word in said for word in [*words, "fix: ", "LDFLAGS"]), said
