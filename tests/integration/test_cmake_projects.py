@@ -141,7 +141,7 @@ def test_configurations_with_libraries_and_definitions_of_their_own(project: Pro
     for configuration in ("One", "Two"):
         run(["cmake", "--build", build, "--config", configuration], env=env)
         of_target = (build / "aot_tune" / "tiny" / "target.txt").read_text()
-        assert f";ONLY_{configuration}\n" in of_target
+        assert f"definitions=ONLY_{configuration}\n" in of_target
         assert f"libraries={build}/{configuration}/libhelper.a\n" in of_target
     for configuration in ("One", "Two"):
         installed = project.folder / configuration / "tiny"
