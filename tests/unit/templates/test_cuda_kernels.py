@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from bundled import OPERATORS
 
+from aot_tune.compile import toolchain_for
 from aot_tune.compile.device_targets import CUDA_TARGETS, code_flags
+from aot_tune.compile.nvcc import NvccToolchain
 from aot_tune.plan.options import effort_limit
 from aot_tune.render import Rendered, Renderer, candidate_for
 from aot_tune.spec import Config, Kernel, Operator, Target, all_of
@@ -100,15 +102,18 @@ COMPILED = (
     ("silu_mul", "cuda_wave", True),
     ("flash_attention", "cuda_few_queries", True),
     ("softmax", "cuda_peeled", True),
+    ("gemm", "cutlass_tf32_halves", True),  # it makes f16 of f32; that stages fit is an assertion of its source
 )
 
 
 def compiled_config(op: Operator, kernel: Kernel) -> Config:
-    """Of row kernels what takes most registers, else the first that may start early."""
+    """Of row kernels what takes most registers, of CUTLASS's the first in order, else one that may start early."""
     configs = [*kernel.configs(HOPPER.facts), *kernel.configs(BLACKWELL.facts)]
     if op.name in ROWS:
         lasting = (c for c in configs if not c.get("STREAM", False))
         return max(lasting, key=lambda c: (c.get("VECTORS", 0), c.get("THREADS", 0)))
+    if kernel.name.startswith("cutlass"):
+        return next(c for c in configs if is_like(c, kernel.order[0]))
     return next((c for c in configs if c.get("EARLY") or c.get("AHEAD") or c.get("PDL")), configs[0])
 
 
@@ -134,6 +139,12 @@ def compiled(source: str, folder: Path) -> tuple[str, str]:
     """The PTX, and what the assembler said; there was no warning and no spill."""
     (folder / "candidate.cu").write_text(source)
     command = ["nvcc", "-std=c++17", "-O3", *code_flags(HOPPER), "-Xptxas", "-v", "-diag-suppress", "177", "-keep"]
+    if "cutlass/" in source:
+        chain = toolchain_for("nvcc")
+        assert isinstance(chain, NvccToolchain)
+        if chain.cutlass() is None:
+            pytest.skip("no CUTLASS headers: install the wheel nvidia-cutlass")
+        command += ["-isystem", str(chain.cutlass())]
     done = subprocess.run([*command, "-cubin", "candidate.cu"], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "warning" not in done.stderr, done.stderr
