@@ -1,4 +1,4 @@
-"""A project that `aot-tune init` made builds a wheel at once, and passes its own tests."""
+"""A project that `aot-tune init` made builds a wheel at once, with options through pip, and passes its own tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def test_a_new_project_builds_and_tests_itself(tmp_path: Path) -> None:
     (tmp_path / "config" / "aot_tuneConfig.cmake").write_text(CONFIG)
     argv: list[object] = [sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "--no-build-isolation", "--no-index"]
     argv += ["-C", f"cmake.define.aot_tune_DIR={tmp_path / 'config'}", "-w", tmp_path / "dist", project]
-    log = run(argv, env=env)
+    argv += ["-C", "cmake.define.AOT_TUNE_EFFORT=quick"]
+    log = run(argv, env={**env, "AOT_TUNE_EFFORT": "exhaustive"})
+    assert ", effort quick\n" in log  # a CMake variable of one `pip install` beats the environment
     assert "measurements made" in log
     (wheel,) = (tmp_path / "dist").glob("my_kernels-0.1.0-cp310-abi3-*.whl")
     with zipfile.ZipFile(wheel) as archive:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
@@ -150,30 +149,11 @@ def test_a_program_finds_it_and_its_report_is_read(example: Built, tmp_path: Pat
     assert "affine on cpu-x86-64" in run(report, env=environment(PYTHONPATH=f"{ROOT}:{tmp_path}"))
 
 
-@pytest.fixture(scope="module")
-def overruled(author: Path, tools: Venv, workshop: Builder, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """A build without isolation, whose environment says `tune`, a CMake variable of pip's `generic`."""
-    folder = tmp_path_factory.mktemp("overruled")
-    argv = ["--python", tools.python, "wheel", "-v", "--no-deps", "--no-cache-dir", "--no-build-isolation"]
-    argv += ["--config-settings=cmake.define.AOT_TUNE_MODE=generic", "-w", folder, author]
-    log = pip(*argv, env=environment(**workshop.env, AOT_TUNE_MODE="tune"))
-    (wheel,) = folder.glob("*.whl")
-    return Built(wheel, log)
-
-
-def test_options_come_through_pip(overruled: Built) -> None:
-    """A CMake variable of one `pip install` beats the environment."""
-    assert "aot_tune: mode generic" in overruled.log
-    assert "measurements made" not in overruled.log
-    (variant,) = json.loads(members(overruled.wheel)["my_kernels/manifest.json"])["operators"][0]["variants"]
-    assert variant["generic"]
-
-
 @pytest.mark.slow
-def test_a_wheel_is_repaired_checked_and_used(overruled: Built, workshop: Builder, tmp_path: Path) -> None:
+def test_a_wheel_is_repaired_checked_and_used(example: Built, workshop: Builder, tmp_path: Path) -> None:
     """As in a release."""
     env = environment(PATH=f"{Path(sys.executable).parent}:/usr/bin:/bin")
-    said = run(["bash", ROOT / ".github" / "repair-wheel", overruled.wheel, tmp_path / "repaired"], env=env)
+    said = run(["bash", ROOT / ".github" / "repair-wheel", example.wheel, tmp_path / "repaired"], env=env)
     assert "PASSED" in said
     (wheel,) = (tmp_path / "repaired").glob("my_kernels-1.0-cp310-abi3-manylinux*.whl")
     assert any(Path(name).name.startswith("libgomp") for name in members(wheel))
