@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 __all__ = ["ON_CPU", "ON_GPU", "Budget", "Durations", "Gains", "Rates", "Task", "most_promising"]
@@ -34,33 +36,69 @@ _TRIES = 2.0
 class Budget:
     """Seconds for a whole build; None is no limit. `spent` seconds went by before this object was made.
 
-    `clock` is monotonic, in seconds.
+    `clock` is monotonic, in seconds. `patience` is how long a wait for a device may last: as long as the `whole` budget
+    that this one is a part of.
     """
 
     def __init__(
-        self, seconds: float | None, clock: Callable[[], float] = time.monotonic, *, spent: float = 0.0
+        self,
+        seconds: float | None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        spent: float = 0.0,
+        whole: Budget | None = None,
+        kept: float = 0.0,
     ) -> None:
         self._clock, self._start, self.seconds = clock, clock() - spent, seconds
+        self._whole, self._kept = whole, kept
+        self._lock, self._waiting, self._waits_since = threading.Lock(), 0, 0.0
 
     @property
     def spent(self) -> float:
-        """Seconds since the start."""
-        return self._clock() - self._start
+        """Seconds since the start, without those in which a part waited for a device."""
+        return (self._waits_since if self._waiting else self._clock()) - self._start
+
+    @property
+    def patience(self) -> float:
+        """Seconds that a wait for a device may last; infinite without a limit."""
+        return self.left if self._whole is None else max(self._whole.left - self._kept, 0.0)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """In the block another build has the device. That does not count against a part, only against the whole."""
+        if self._whole is None:
+            yield
+            return
+        self._count_waits(1)
+        try:
+            yield
+        finally:
+            self._count_waits(-1)
+
+    def _count_waits(self, more: int) -> None:
+        with self._lock:
+            now = self._clock()
+            if self._waiting:
+                self._start += now - self._waits_since
+            self._waiting, self._waits_since = self._waiting + more, now
 
     @property
     def left(self) -> float:
-        """Seconds that remain; infinite without a limit."""
-        return float("inf") if self.seconds is None else max(self.seconds - self.spent, 0.0)
+        """Seconds that remain; infinite without a limit. A part never outlasts the whole."""
+        left = float("inf") if self.seconds is None else max(self.seconds - self.spent, 0.0)
+        return left if self._whole is None else min(left, self.patience)
 
     def part(self, parts: int, kept: float = 0.0, most: float = float("inf")) -> Budget:
         """A new budget from now on: an equal share of what is left, less the `kept` seconds, and at most `most`."""
         seconds = min(max(self.left - kept, 0.0) / parts, most)
-        return Budget(None if seconds == float("inf") else seconds, self._clock)
+        limit = None if seconds == float("inf") else seconds
+        return Budget(limit, self._clock, whole=self, kept=kept)
 
     def extend(self, seconds: float) -> None:
         """Let it end later, or earlier if `seconds` is negative."""
         if self.seconds is not None:
             self.seconds += seconds
+            self._kept -= seconds
 
 
 @dataclass(frozen=True)

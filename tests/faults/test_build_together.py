@@ -83,10 +83,11 @@ def test_rows_72_and_73_two_builds_do_not_measure_at_once_and_waiting_costs_no_b
     tuned.configure("--option", "AOT_TUNE_BUDGET=60", "--option", "AOT_TUNE_THREADS=2")
     with FileLock(folder / f"cpu-{device.digest[:16]}.lock", timeout=240):
         process = tuned.start()
-        begun = read_until(process, f"waiting: another build measures on {device.name}")
+        begun = read_until(process, f"waiting: another build measures on {device.name} (process {os.getpid()})")
         assert "tried" not in begun
         assert select.select([process.stdout], [], [], 2)[0] == []  # nor does it go on, or end
     rest = process.communicate(timeout=240)[0]
     assert process.returncode == 0, rest
+    assert int(re.findall(r"waited (\d+) s for", rest)[0]) >= 2
     assert int(re.findall(r"(\d+) measurements made", rest)[0]) >= 6
     assert "the budget ended before" not in rest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -437,7 +438,7 @@ class RayExecutor:
             policy=policy,
             threads=threads,
             exclusive=exclusive,
-            patience=None if patience is None or patience.seconds is None else patience.left,
+            patience=None if patience is None or patience.patience == math.inf else patience.patience,
         )
         return RemoteBench(begin, self._hosts[device.unit], self._put, self._log, findings)
 

@@ -202,7 +202,7 @@ class DevicePool:
         """From now on, measure within another turn."""
         self.turn = turn
         for member in self.devices:
-            member.turn = turn
+            member.turn, member.bench.budget = turn, turn.budget
 
     @property
     def device(self) -> Device:

@@ -104,8 +104,8 @@ class LazyBench:
     """A context manager: a bench on one device whose workers start at first use.
 
     It is `exclusive` if something is timed, or if the device's memory is not shared. Then it waits while another build
-    measures on the device, at most until the `budget` ends, if there is one. It shares `shared` with other benches;
-    `shared` outlives it. `since` is when it had started, by the clock of the build's progress.
+    measures on the device, as long as the `budget` has patience, if there is one. It shares `shared` with other
+    benches; `shared` outlives it. `since` is when it had started, by the clock of the build's progress.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class LazyBench:
         exclusive: bool = True,
         shared: BenchFiles | None = None,
     ) -> None:
-        self.session, self.device, self._budget, self._exclusive = session, device, budget, exclusive
+        self.session, self.device, self.budget, self._exclusive = session, device, budget, exclusive
         self._stack = ExitStack()
         self.shared = shared or self._stack.enter_context(BenchFiles(session))
         self.since = math.inf
@@ -140,7 +140,7 @@ class LazyBench:
         Raises:
             WorkerError: when no worker can be started, or another build has the device until the budget ends.
         """
-        return self._bench if self._bench is not None else self._start(self._budget)
+        return self._bench if self._bench is not None else self._start(self.budget)
 
     def start(self) -> None:
         """Start the bench without waiting for its workers. If it cannot start now, the first use reports why."""

@@ -254,7 +254,7 @@ def sanitize_kept(
         on_host = family(device.family).on_host
         with BenchFiles(session) as files, ExitStack() as stack:
             if not on_host:
-                stack.enter_context(device_lock(device, session.progress.line, session.time.budget))
+                stack.enter_context(device_lock(device, session.progress.line, None))
             for name in tools:
                 if (name in _HOST_TOOLS) == on_host:
                     _sanitize(_Tool(name, session, device, files), items)

@@ -69,6 +69,27 @@ def test_another_estimate_of_the_link_takes_nothing_from_what_is_tuned_next() ->
     assert turn.spent == 74.0
 
 
+def test_a_neighbour_that_has_the_device_costs_a_part_of_the_budget_nothing_but_the_build_its_time() -> None:
+    """Else the stated time for older CPUs would run out while another build measures, and end this one."""
+    now = [0.0]
+    whole = Budget(100.0, lambda: now[0])
+    part = whole.part(1, kept=10.0, most=30.0)
+    assert part.patience == 90.0
+    with part.waiting():
+        now[0] = 50.0
+        assert (part.left, part.spent, whole.left) == (30.0, 0.0, 50.0)
+        with part.waiting():  # another device of it
+            now[0] = 55.0
+    now[0] = 60.0
+    assert (part.left, part.spent, part.patience) == (25.0, 5.0, 30.0)
+    with part.waiting():
+        now[0] = 80.0
+        assert (part.left, part.patience) == (10.0, 10.0)
+    endless = Budget(None, lambda: now[0])
+    with endless.waiting():
+        assert endless.part(2, most=7.0).patience == float("inf")
+
+
 def test_the_link_s_time_does_not_count_what_is_done_before_it_but_after_tuning() -> None:
     """Such as the survey. `tuned` moves on by its seconds; the time to choose stays the link's."""
     now = [5.0]
