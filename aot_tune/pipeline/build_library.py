@@ -10,7 +10,8 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from aot_tune.compile import Variant, toolchain_for
+from aot_tune.bench.devices.family import family
+from aot_tune.compile import Variant, target_by_name, toolchain_for
 from aot_tune.database import deciding, told_ties
 from aot_tune.pipeline.every_candidate import compile_every_candidate, tell_failures
 from aot_tune.pipeline.evidence import Chosen, Evidence, share_among_targets
@@ -18,24 +19,25 @@ from aot_tune.pipeline.executor import executor_of
 from aot_tune.pipeline.measuring.verify_variants import verified_beside, verify_shipped
 from aot_tune.pipeline.records.lookup import evidence_of_what_holds, recorded_evidence
 from aot_tune.pipeline.records.record_writer import save_records
-from aot_tune.pipeline.scheduling.time_to_link import link_memory, seconds_after
+from aot_tune.pipeline.scheduling.time_to_link import link_memory, seconds_after, seconds_to_link
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.filling_in import stand_in, without_wrong
-from aot_tune.pipeline.shipping.finish import choose, finish, keep_texts
+from aot_tune.pipeline.shipping.finish import choose, finish, keep_texts, tell_losses
 from aot_tune.pipeline.shipping.sanitize import sanitize_kept
 from aot_tune.pipeline.shipping.verify_linked import plan_checks
 from aot_tune.pipeline.tune_library import begun_or_resumed, opened_session, tune_library
 from aot_tune.plan.library_plan import Paths, Plan, read_plan
 from aot_tune.plan.options import TOLERANT
 from aot_tune.report.report_records import Report
-from aot_tune.report.report_text import format_report, in_reading_order
+from aot_tune.report.report_text import in_reading_order
+from aot_tune.report.verdict import told_together, verdict_lines
 from aot_tune.search.budget import Budget
 from aot_tune.spec import Operator
 from aot_tune.support.errors import BuildError, DatabaseError
 from aot_tune.support.installed_paths import BUNDLED_PREFIX
 from aot_tune.support.progress import Progress
 from aot_tune.support.storage import write_changed
-from aot_tune.support.wall_clock import note_tuned, spent_before
+from aot_tune.support.wall_clock import note_tuned, planned_just_now, spent_before
 
 __all__ = ["build", "shown_again"]
 
@@ -50,10 +52,10 @@ def build(directory: Path) -> None:
     """
     plan, paths = read_plan(directory)
     budget = Budget(plan.options.budget, spent=spent_before(directory))
-    progress = Progress()
+    progress = Progress(spent=budget.spent)
     with (
         executor_of(plan, progress.line) as executor,
-        opened_session(plan, paths, budget, progress, executor) as session,
+        opened_session(plan, paths, budget, progress, executor, tells=not planned_just_now(directory)) as session,
     ):
         with begun_or_resumed(session) as run:
             report = build_with(session, plan, directory)
@@ -61,10 +63,28 @@ def build(directory: Path) -> None:
         _note_headers(directory, _own_headers(session, paths))
         session.tell_of_tiers()
         ago = 0.0 if session.time.tuned is None else progress.now() - session.time.tuned
-        more = max(seconds_after(session) - ago, 0.0)
-        progress.line(f"done in {budget.spent:.0f} s, about {more:.0f} s more to link; {shown_again(plan, directory)}:")
-        sys.stdout.write(format_report(in_reading_order(report)))
-        sys.stdout.flush()
+        link = seconds_to_link(session) if budget.seconds is None else seconds_after(session)
+        for line in verdict_lines(in_reading_order(report), _without_baseline(session, report)):
+            progress.line(line)
+        progress.line(
+            f"done in {budget.spent:.0f} s, about {max(link - ago, 0.0):.0f} s more to link; "
+            f"{shown_again(plan, directory)}"
+        )
+
+
+def _without_baseline(session: Session, report: Report) -> dict[str, list[str]]:
+    """The tuned operators that were compared with no baseline, each with the modules that would bring one."""
+    parts = [part for part in report.operators if part.problems]
+    compared = {part.operator for part in parts if part.speedup}
+    missing: dict[str, list[str]] = {}
+    for part in parts:
+        if part.operator not in compared:
+            runs = family(target_by_name(part.target).family).runs
+            modules = {
+                b.requires.partition(".")[0] for b in session.operators[part.operator].baselines if runs(b.requires)
+            }
+            missing.setdefault(part.operator, []).extend(sorted(modules))
+    return missing
 
 
 def _own_headers(session: Session, paths: Paths) -> list[Path]:
@@ -92,12 +112,12 @@ def _note_headers(directory: Path, headers: Sequence[Path]) -> None:
 
 
 def shown_again(plan: Plan, directory: Path) -> str:
-    """How to see the report again. The report of the bundled operators is installed with them."""
+    """How to see the report. That of the bundled operators is installed with them."""
     if plan.prefix == BUNDLED_PREFIX:
-        return "`aot-tune report` shows this again"
+        return "`aot-tune report` shows each race"
     if plan.module and directory.is_relative_to(tempfile.gettempdir()):  # pip removes its build folder
-        return f"`aot-tune report --module PACKAGE.{plan.module}` shows this again once PACKAGE is installed"
-    return f"`aot-tune report --build {shlex.quote(str(directory))}` shows this again while that folder is there"
+        return f"`aot-tune report --module PACKAGE.{plan.module}` shows each race once PACKAGE is installed"
+    return f"`aot-tune report --build {shlex.quote(str(directory))}` shows each race while that folder is there"
 
 
 def build_with(session: Session, plan: Plan, directory: Path) -> Report:
@@ -117,6 +137,7 @@ def build_with(session: Session, plan: Plan, directory: Path) -> Report:
                 stand_in(session, evidences)
                 generics[name] = _generics(session, name, evidences)
                 chosen[name] = [choose(session, e) for e in evidences]
+        tell_losses(session, chosen)
         with session.time.stage("compiling what is kept"), session.time.not_after_tuning(session.progress.now):
             generics = _compile_kept(session, chosen, generics)  # a replay compiles here
     with session.time.stage("checking what is kept"):
@@ -205,6 +226,8 @@ def replay_all(session: Session) -> dict[str, list[Evidence]]:
     decide = evidence_of_what_holds if tolerant else recorded_evidence
     for target in session.targets:
         decided: dict[str, list[str]] = {}
+        notes: list[tuple[str, str]] = []
+        left_out: list[tuple[str, str]] = []
         for name, operator in session.operators.items():
             with session.failures.of(name):
                 evidence, database = decide(session, operator, target)
@@ -214,7 +237,9 @@ def replay_all(session: Session) -> dict[str, list[Evidence]]:
             if database is not None:
                 decided.setdefault(database.device.slug, []).append(name)
             if evidence.note:
-                session.progress.line(f"{'NOTE ' * (not evidence.left_out)}{name}: {evidence.note}")
+                (left_out if evidence.left_out else notes).append((name, evidence.note))
+        for line in (*told_together(left_out), *(f"NOTE {line}" for line in told_together(notes))):
+            session.progress.line(line)
         for slug, names in decided.items():
             whose = f" for {', '.join(names)}" if len(decided) > 1 else ""
             session.progress.line(f"{target.name} is chosen by records of {slug}{whose}")

@@ -26,6 +26,9 @@ __all__ = ["BuildTime", "CompilerLoad", "TuningTurn", "children_seconds", "expec
 _TELLING = 0.25
 """A batch of compiles counts only from this many CPU seconds on."""
 
+_LEARNED = 8
+"""An estimate of the time left needs so many measurements. Before, there is only a guess for any machine."""
+
 _FADES = 0.5
 """The weight that earlier compiles keep each time new ones are added."""
 
@@ -173,10 +176,10 @@ class TuningTurn:
     def __init__(self, progress: Progress, durations: Durations, budget: Budget, kept: float = 0.0) -> None:
         self.durations, self._progress, self._budget, self._kept = durations, progress, budget, kept
         self._lock = threading.Lock()
-        self._tried = 0
+        self._tried = self._spared = 0
+        self.devices = 1
         self._screens: dict[Task, int] = {}
         self._races: set[Task] = set()
-        self._start = progress.now()
 
     @property
     def limited(self) -> bool:
@@ -214,9 +217,8 @@ class TuningTurn:
         Until the first race, races are expected to take `least_race` seconds or more.
         """
         coming = {e.candidate.id for e in variants}
-        self._tried, self._screens, self._races = 0, {}, set()
+        self._tried, self._spared, self._screens, self._races = 0, 0, {}, set()
         self.durations.least_race = least_race
-        self._start = self._progress.now()
         for evidence in evidences:
             subjects = [e for i, e in evidence.variants.items() if e.code or (i in coming and e.object is None)]
             for problem in evidence.workload:
@@ -245,6 +247,7 @@ class TuningTurn:
         """`count` candidates are not screened, although they were expected."""
         with self._lock:
             self._screens[task] = max(self._screens.get(task, 0) - count, 0)
+            self._spared += count
 
     def raced(self, task: Task, seconds: float, beside: float | None) -> None:
         """A race took `seconds`, and `beside` for work done once, None if unknown; both are 0 if it was known."""
@@ -259,4 +262,20 @@ class TuningTurn:
     def _show(self, note: str) -> None:
         self._tried += 1
         total = self._tried + sum(self._screens.values()) + len(self._races)
-        self._progress.count("tried", self._tried, total, note, since=self._start, most=self.left)
+        self._progress.count(
+            "tried", self._tried, total, note, most=self._budget.patience + self._kept, left=self._seconds_left
+        )
+
+    def _seconds_left(self, _by_count: float | None) -> float | None:
+        """The count says little: calls differ by a factor of thousands, and most screens of a problem may be spared."""
+        return self.expected() if self._tried >= _LEARNED else None
+
+    def expected(self) -> float:
+        """Seconds that the rest will take on all devices together, if as large a share of it is spared as so far."""
+        with self._lock:
+            screens = {task: count for task, count in self._screens.items() if count}
+            races, tried, spared = set(self._races), self._tried + _LEARNED, self._spared
+        durations, share = self.durations, tried / (tried + spared)
+        seconds = sum(share * count * durations.screen(task) for task, count in screens.items())
+        seconds += sum(map(durations.race, races)) + sum(map(durations.prepare, races.union(screens)))
+        return seconds / self.devices

@@ -51,7 +51,8 @@ class Session:
     """A build's working state. Close it to prune and release the caches.
 
     `too_large` says which problems are left out for lack of memory. `older` is the target for older CPUs, if any.
-    `links` is False if the build makes records only. `executor` has other machines, if the build uses any.
+    `coming` tells how long each later step will take. `links` is False if the build makes records only. `executor` has
+    other machines, if the build uses any.
     """
 
     def __init__(
@@ -83,6 +84,8 @@ class Session:
         self.time = BuildTime(budget or Budget(plan.options.budget), self.jobs_of("cxx").count)
         self.checks = Checks()
         self.failures = Failures(progress.line)
+        self.coming: dict[str, Callable[[], float]] = {}
+        progress.later = lambda: sum(seconds() for seconds in self.coming.values())
         self.too_large: dict[str, None] = {}
         devices_of = devices if executor is None else executor.devices
         self.devices = list(devices_of(self.threads, plan.families))
@@ -226,13 +229,15 @@ class Session:
         into: Iterable[Evidence] = (),
         ready: Callable[[Variant], None] | None = None,
         then: Callable[[Variant, Object], Task | None] | None = None,
+        left: Callable[[float], float] = lambda seconds: seconds,
     ) -> list[Variant]:
         """Compile the variants without an object. A failed compile is a status of its object.
 
         Each object becomes known to the evidence that it goes `into`, and to this session if it is a generic variant's.
         Then `ready` is called in this thread. If it raises, the compilers are killed, and the other variants get no
         object. `then` is called before, in any thread. It returns work on the variant's object that is left for another
-        thread. If `what` is empty, nothing is printed. Returns all variants, with their objects.
+        thread. If `what` is empty, nothing is printed. `left` tells how long the step takes in which the
+        variants are compiled, by the seconds that compiling will still take. Returns all variants, with their objects.
         """
         given, knowing = list(variants), list(into)
         waiting = sorted(
@@ -253,7 +258,14 @@ class Session:
             durations.compiled(expected_seconds(self.operators[variant.candidate.operator], variant), now - since)
             since = now
             if what:
-                self.progress.count(f"{what}: compiled", p.done, p.total, since=start, most=self.time.budget.left)
+                self.progress.count(
+                    f"{what}: compiled",
+                    p.done,
+                    p.total,
+                    since=start,
+                    most=self.time.budget.left,
+                    left=lambda seconds: None if seconds is None else left(seconds),
+                )
             known(variant.id, p.object)
             try:
                 if ready is not None:

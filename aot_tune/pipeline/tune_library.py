@@ -19,7 +19,7 @@ from aot_tune.pipeline.records.record_writer import WrittenRecords, check_record
 from aot_tune.pipeline.scheduling.tune_targets import tune
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.finish import selected
-from aot_tune.pipeline.shipping.survey import survey_all
+from aot_tune.pipeline.shipping.survey import expected_survey, survey_all
 from aot_tune.plan.library_plan import Paths, Plan, input_files, read_plan
 from aot_tune.plan.preflight import Machines, ThisMachine
 from aot_tune.plan.wanted_targets import is_run_by
@@ -147,14 +147,16 @@ def opened_session(
     executor: RayExecutor | None = None,
     *,
     links: bool = True,
+    tells: bool = True,
 ) -> Iterator[Session]:
-    """A session for a plan, closed in the end. Lines tell what it will use. Without `links`, nothing is linked.
+    """A session for a plan, closed in the end. If it `tells`, lines say what is planned. Without `links`, nothing is
+    linked.
 
     Raises:
         AotTuneError: for a cache that the user named and that cannot be used, or for machines of the `executor` that
             are not fit for the plan.
     """
-    for line in (*plan.summary(), *paths.compilers):
+    for line in (*plan.summary(), *paths.compilers) if tells else ():
         progress.line(line)
     session = Session(plan, paths, progress, budget, links=links, executor=executor)
     try:
@@ -199,9 +201,11 @@ def tune_library(session: Session) -> dict[str, list[Evidence]]:
     as it is made, so a killed run loses at most one.
     """
     began = session.progress.now()
+    session.coming["survey"] = lambda: expected_survey(session, session.progress.now() - began)
     with session.time.stage("compiling and measuring"):
         evidence = tune(session)
     measured = session.progress.now() - began
+    session.coming.pop("survey")
     with session.time.stage("survey"), session.time.not_after_tuning(session.progress.now):
         survey_all(session, evidence, measured, lambda tuned: selected(tuned, session.options)[1].losing)
     return evidence

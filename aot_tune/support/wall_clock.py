@@ -23,7 +23,16 @@ from aot_tune.support.storage import (
     unseal,
 )
 
-__all__ = ["Wall", "link_seconds", "note_configured", "note_linked", "note_tuned", "spent_before", "take_folder"]
+__all__ = [
+    "Wall",
+    "link_seconds",
+    "note_configured",
+    "note_linked",
+    "note_tuned",
+    "planned_just_now",
+    "spent_before",
+    "take_folder",
+]
 
 _SCHEMA = 1
 _FILE = "clock.json"
@@ -101,9 +110,13 @@ def note_configured(directory: Path) -> None:
 def spent_before(directory: Path) -> float:
     """Seconds of a build until now: since this process began, and those of a configure just before."""
     started = began_at(os.getpid())
-    wall = read_wall(directory)
-    joined = 0.0 <= started - wall.planned <= _NEXT_COMMAND
-    return max(since_boot() - (wall.began if joined else started), 0.0)
+    began = read_wall(directory).began if planned_just_now(directory) else started
+    return max(since_boot() - began, 0.0)
+
+
+def planned_just_now(directory: Path) -> bool:
+    """Whether the plan was written, and told, by the same command of the user's."""
+    return 0.0 <= began_at(os.getpid()) - read_wall(directory).planned <= _NEXT_COMMAND
 
 
 def note_tuned(directory: Path, memory: Path | None, *, ago: float = 0.0, granted: float = 1.0) -> None:

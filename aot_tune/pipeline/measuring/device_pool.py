@@ -289,13 +289,19 @@ class DevicePool:
     def _compile(self, batch: CompileBatch) -> None:
         error, linker = None, _BenchLinker(self._session, self, batch.into)
         try:
-            then = None if family(self.device.family).on_host else linker.after
-            self._session.compile(batch.variants, batch.what, batch.into, self._arrived, then)
+            on_host = family(self.device.family).on_host
+            then = None if on_host else linker.after
+            self._session.compile(batch.variants, batch.what, batch.into, self._arrived, then, self._left)
             for evidence in batch.into:
                 linker.all(evidence.now(e for e in batch.linked if e.id in evidence.variants))
         except BaseException as failure:  # the loop raises it
             error = failure
         self._events.put(CompilersEnded(None if self._stopping.is_set() else error))
+
+    def _left(self, compiling: float) -> float:
+        """Seconds of the turn. On a CPU nothing is timed while compilers run."""
+        measuring = self.turn.expected()
+        return compiling + measuring if family(self.device.family).on_host else max(compiling, measuring)
 
     def _arrived(self, variant: Variant) -> None:
         if self._stopping.is_set():

@@ -17,6 +17,7 @@ __all__ = [
     "on_record",
     "seconds_after",
     "seconds_beside",
+    "seconds_to_link",
     "survey_limit",
     "survey_shapes_wanted",
 ]
@@ -45,6 +46,8 @@ _CHECK, _PER_PROBLEM, _MOST = 3.0, 0.08, 75
 There are two or three problems for each variant, and not many more variants than belong to so many problems."""
 _BENCHES, _BESIDE = 2, 5.0
 """How often a GPU's workers start, for generic variants and for the library, and seconds that each costs beside it."""
+_PESSIMISM = 0.5
+"""Other programs that slow compilers down more than twice will hardly do so all the time."""
 _COMPILE = 0.5
 """CPU seconds of a compile, if no generic variant was compiled."""
 
@@ -70,6 +73,11 @@ def seconds_after(session: Session) -> float:
         seconds += _CHOICE * sum(counts) + _PER_PROBLEM * sum(min(count, _MOST) for count in counts)
         seconds += _PER_SOURCE * (_LONGEST + _sources(session) / load.jobs) * (load.each or _COMPILE)
     return seconds / load.granted
+
+
+def seconds_to_link(session: Session) -> float:
+    """How long the link will likely take. What is kept free for it is more, lest a budget is exceeded."""
+    return seconds_after(session) * max(session.time.load.granted, _PESSIMISM) if session.links else _FILES
 
 
 def _sources(session: Session) -> int:

@@ -34,6 +34,7 @@ from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.wanted_kernels import is_named, kernels_for, left_to_others, tunes
 from aot_tune.plan.options import effort_limit
 from aot_tune.render import candidates_for
+from aot_tune.report.verdict import told_together
 from aot_tune.search.strategy import Strategy, make_strategy
 from aot_tune.spec import Config, Kernel, Operator, Target
 from aot_tune.support.digests import canonical_digest
@@ -41,6 +42,7 @@ from aot_tune.support.errors import AotTuneError, DatabaseError
 
 __all__ = ["not_known", "nothing_is_known", "plan_on", "tune"]
 
+_OLDER = "older CPUs"
 _AT_ONCE = 1 << 20
 """Configs that are asked for at once, if the strategy gives so many.
 
@@ -57,6 +59,8 @@ def tune(session: Session) -> dict[str, list[Evidence]]:
     by_operator: dict[str, list[Evidence]] = {name: [] for name in session.operators}
     if session.time.budget.seconds is not None:
         _begin_budget(session)
+    if session.older is not None:
+        session.coming[_OLDER] = lambda: older_seconds(session, seconds_after(session))
     targets = [t for t in session.targets if t != session.older]
     left = [t for t in targets if any(tunes(session, op, t) for op in session.operators.values())]
     for target in targets:
@@ -115,7 +119,7 @@ def _tune_older(session: Session, target: Target, pool: DevicePool, tuned: Seque
         e for evidence in evidences for e in evidence.variants.values() if e.object is None and evidence.lacks(e)
     ]
     turn.expect(evidences, variants)
-    session.progress.line(f"{target.name}, for older CPUs: begins, for {turn.left:.0f} s at most")
+    session.coming.pop(_OLDER, None)
     plan, builder = plan_on(session, pool, evidences, quiet=True)
     plan.add(variants)
     builder.run()
@@ -168,6 +172,7 @@ def _begin_budget(session: Session) -> None:
 
 def _without_device(session: Session, target: Target, by_operator: dict[str, list[Evidence]]) -> None:
     """Let the database decide. If it cannot, the generic variant serves, and a loud line says so."""
+    notes = []
     for name, evidences in by_operator.items():
         operator = session.operators[name]
         try:
@@ -176,8 +181,10 @@ def _without_device(session: Session, target: Target, by_operator: dict[str, lis
         except DatabaseError as error:
             evidence = Evidence(operator, target, {})
             evidence.remark(f"NOT TUNED for {target.name}, the generic variant serves: {error.what}")
-        session.progress.line(f"{name}: {evidence.note}")
+        notes.append((name, evidence.note))
         evidences.append(evidence)
+    for line in told_together(notes):
+        session.progress.line(line)
 
 
 def _decided_by(session: Session, evidence: Evidence, database: OperatorDatabase | None) -> str:
@@ -211,10 +218,6 @@ def _tune_on(
         if pool.measured:
             for what, seconds in pool.spent.items():
                 session.time.add("device", what, seconds, target.name)
-            spent = [f"{what} {seconds:.0f} s" for what, seconds in pool.spent.items() if seconds >= 0.5]
-            session.progress.line(
-                f"{target.name}: where the measuring went: {', '.join(spent) or 'less than a second'}"
-            )
             if pool.slow_reference:
                 session.progress.line(f"note: {pool.slow_reference}")
             for line in pool.told() if len(pool.devices) > 1 else ():
@@ -256,6 +259,7 @@ def _tune_all(
         variants = [e for wanted in mine.values() for e in wanted]
         race = 0.0 if quiet else family(target.family).policy().race_ns / 1e9
         turn.expect(evidences, variants, least_race=race)
+        turn.devices = len(pool.devices)
         plan.add(variants)
         with _checks_fitted_beside(session, target, variants if early else ()):
             if not agreed and turn.anything and not turn.over:
@@ -301,16 +305,18 @@ def _run(session: Session, builder: WorkBuilder, target: str) -> None:
 def _to_tune(session: Session, target: Target, by_operator: dict[str, list[Evidence]]) -> list[Evidence]:
     """All operators with new evidence. A line names those that are left out."""
     evidences: list[Evidence] = []
+    notes: list[tuple[str, str]] = []
     for name, operator in session.operators.items():
         evidence = Evidence(operator, target, {})
         by_operator[name].append(evidence)
         evidences.append(evidence)
         if not tunes(session, operator, target):
             evidence.leave_out()
-            session.progress.line(f"{name}: {evidence.note}")
         elif too_long := left_to_others(session, operator, target):
             evidence.leave_to_others(too_long)
-            session.progress.line(f"{name}: {evidence.note}")
+        notes += [(name, evidence.note)] if evidence.note else []
+    for line in told_together(notes):
+        session.progress.line(line)
     return evidences
 
 

@@ -34,7 +34,8 @@ from aot_tune.pipeline.shipping.story import Rooflines, failures_of, generic_onl
 from aot_tune.plan.options import Options
 from aot_tune.render import assumes_less
 from aot_tune.report.report_records import DeviceRow, DroppedCandidate, MemoryPeak, OperatorReport, Report
-from aot_tune.report.report_text import DECIDES, policy_lines
+from aot_tune.report.report_text import DECIDES, counted, policy_lines
+from aot_tune.report.verdict import told_together
 from aot_tune.select import (
     NEAREST,
     SURVEYED,
@@ -55,7 +56,7 @@ from aot_tune.support.errors import BuildError, NoSurvivorError
 from aot_tune.support.limits import group_peak, peaks
 from aot_tune.support.storage import scratch_folder, write_changed
 
-__all__ = ["MORE_SHAPES", "choose", "finish", "keep_texts", "selected", "told_losses"]
+__all__ = ["MORE_SHAPES", "choose", "finish", "keep_texts", "selected", "tell_losses", "told_losses"]
 
 MORE_SHAPES = "tune on the device with more shapes (AOT_TUNE_SURVEY), or add kernels that are good there"
 """What to do where the decision loses too much."""
@@ -123,16 +124,13 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
     if not survived:
         evidence.nothing_survived()
     costs, selection = selected(evidence, session.options)
-    if lines := told_losses(evidence, selection):
-        if session.options.strict:
-            raise BuildError(
-                f"operator {operator.name!r} on {evidence.target.name}: calls that nobody measured lose more than they "
-                "may, judged by surveyed shapes that were kept aside",
-                why="\n       ".join(lines),
-                fix=f"{MORE_SHAPES}, or set AOT_TUNE_STRICT=0",
-            )
-        for line in lines:
-            session.progress.line(f"NOTE {operator.name} on {evidence.target.name}: {line}; {MORE_SHAPES}")
+    if session.options.strict and (lines := told_losses(evidence, selection)):
+        raise BuildError(
+            f"operator {operator.name!r} on {evidence.target.name}: calls that nobody measured lose more than they "
+            "may, judged by surveyed shapes that were kept aside",
+            why="\n       ".join(lines),
+            fix=f"{MORE_SHAPES}, or set AOT_TUNE_STRICT=0",
+        )
     return Chosen(evidence, with_filling_in(session, evidence, selection), costs)
 
 
@@ -285,7 +283,7 @@ def finish(
         version=__version__,
         notes=(
             *_remarks(session),
-            *sorted({f"{r.operator}: {r.note}" for r in reports if r.note}),
+            *told_together(dict.fromkeys((r.operator, r.note) for r in reports if r.note)),
             *_losses(chosen),
             *_disturbed(reports),
         ),
@@ -315,6 +313,17 @@ def _remarks(session: Session) -> list[str]:
     left_out = [f"without kernels of {', '.join(backends)} (AOT_TUNE_EXCLUDE_BACKENDS)"] if backends else []
     left_out += session.too_large
     return left_out + [text for f in session.plan.families if (text := family(f).caution)]
+
+
+def tell_losses(session: Session, chosen: Mapping[str, Sequence[Chosen]]) -> None:
+    """Say in one line in how many regimes the decision loses more than it may. The report has them one by one."""
+    losing = {name: sum(len(m.selection.losing) for m in members) for name, members in chosen.items()}
+    if count := sum(losing.values()):
+        names = ", ".join(f"{name} ({number})" for name, number in losing.items() if number)
+        session.progress.line(
+            f"NOTE calls that nobody measured may be slow in {counted(count, 'regime')}: {names}; `aot-tune report` "
+            f"says where, {MORE_SHAPES}"
+        )
 
 
 def _losses(chosen: Mapping[str, Sequence[Chosen]]) -> list[str]:

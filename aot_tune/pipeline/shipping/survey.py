@@ -37,6 +37,7 @@ from aot_tune.support.errors import AotTuneError, TooLargeError, ToolchainError
 __all__ = [
     "LEADERS",
     "Surveying",
+    "expected_survey",
     "parts_of",
     "planned",
     "survey_all",
@@ -384,6 +385,7 @@ def survey_all(
     for one, devices in tuned:
         one.survey_on(devices[0])
         recall_survey(session, devices[0], one)
+    recorded = {id(one) for one, _ in tuned if one.surveyed.times}  # with what was surveyed twice
     first = []
     for one, devices in tuned:
         drawn = drawn_shapes(session, one, count)
@@ -393,12 +395,25 @@ def survey_all(
     spent = _survey(session, first, measured, {})
     if session.options.survey is not None:
         return
-    again = [(devices, _of_cells(e, 2 * count, cells)) for e, devices in tuned if (cells := frozenset(losing(e)))]
+    new = [(e, devices) for e, devices in tuned if id(e) not in recorded]
+    again = [(devices, _of_cells(e, 2 * count, cells)) for e, devices in new if (cells := frozenset(losing(e)))]
     if regimes := sum(part.left for _, parts in again for part in parts):
         session.progress.line(
-            f"survey: twice as many shapes of {counted(regimes, 'regime')} in which the decision loses more than it may"
+            f"survey: twice as many shapes of {counted(regimes, 'regime')}, where dispatch is not good enough yet"
         )
         _survey(session, again, measured, spent, again=True)
+
+
+def expected_survey(session: Session, measured: float) -> float:
+    """How long a survey will likely take after so many seconds of tuning."""
+    if (
+        not survey_shapes_wanted(session)
+        or not session.plan.may_measure
+        or all(map(session.is_recorded, session.devices))
+    ):
+        return 0.0
+    on_host = all(family(d.family).on_host for d in session.devices)
+    return max(min(_seconds(session, measured, 0.0), _ON_HOST if on_host else math.inf), 0.0)
 
 
 def _of_cells(evidence: Evidence, count: int, cells: Collection[Cell]) -> list[_Part]:
@@ -524,7 +539,14 @@ class Surveying:
         """See `WantedWork`."""
         del self._running[job.number]
         self._done += 1
-        self._session.progress.count("survey:", self._done, self._total, since=self._since, most=self._seconds)
+        self._session.progress.count(
+            "survey: shape",
+            self._done,
+            self._total,
+            since=self._since,
+            most=self._session.time.budget.left,
+            left=lambda seconds: None if seconds is None else min(seconds, max(self._seconds - self._spent, 0.0)),
+        )
 
     def lost(self, device: Hashable, job: Job) -> None:  # noqa: ARG002 - another device does it
         """See `WantedWork`."""

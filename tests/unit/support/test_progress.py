@@ -25,19 +25,30 @@ class Clock:
 
 
 def count(progress: Progress, clock: Clock) -> None:
-    """100 candidates, ten a second."""
+    """100 candidates, one a second."""
     for done in range(1, 101):
-        clock.now = done / 10
-        progress.count("tried", done, 100, "best so far 1.00 ms")
+        clock.now = float(done)
+        progress.count("tried", done, 100, "best so far 1.00 ms", since=0.0)
 
 
-def test_a_log_gets_a_line_every_five_seconds() -> None:
+def test_a_log_gets_a_line_every_thirty_seconds_of_the_whole_build() -> None:
+    """It began 60 seconds before, and its later steps take another 40."""
     out, clock = io.StringIO(), Clock()
-    count(Progress(out, clock), clock)
+    progress = Progress(out, clock, spent=60.0)
+    progress.later = lambda: 40.0
+    count(progress, clock)
+    progress.count("compiled", 1, 2, left=lambda by_count: None if by_count is None else 1.0)
+    progress.later = lambda: 0.0
+    progress.count("linked", 1, 3, left=lambda _: 4.0)
+    progress.count("checked", 1, 3, left=lambda _: 400.0, most=70.0)
     assert out.getvalue().splitlines() == [
-        "aot_tune: tried 1 of 100, best so far 1.00 ms",  # no estimate: there is no ground for one
-        "aot_tune: tried 51 of 100, best so far 1.00 ms, about 5 s left",
-        "aot_tune: tried 100 of 100, best so far 1.00 ms, took 10 s",
+        "aot_tune: 1:01: tried 1 of 100, best so far 1.00 ms",  # no estimate: there is no ground for one
+        "aot_tune: 1:31, about 2 min left: tried 31 of 100, best so far 1.00 ms",
+        "aot_tune: 2:01, about 80 s left: tried 61 of 100, best so far 1.00 ms",
+        "aot_tune: 2:31, about 50 s left: tried 91 of 100, best so far 1.00 ms",
+        "aot_tune: 2:40: compiled 1 of 2",
+        "aot_tune: 2:40, a few seconds left: linked 1 of 3",
+        "aot_tune: 2:40, about 70 s left: checked 1 of 3",
     ]
 
 
@@ -64,19 +75,21 @@ class Screen:
 @pytest.mark.parametrize("columns", [40, 200])
 def test_a_terminal_has_one_line_that_changes(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
     screen, clock = Screen(columns), Clock()
     with os.fdopen(screen.theirs, "w", encoding="utf-8") as terminal:
         progress = Progress(terminal, clock)
         progress.line("one")
         count(progress, clock)
+        progress.line("NOTE two")
         progress.count("compiled", 1, 9)
         progress.close()
     text = screen.read()
-    changes = re.findall(r"\r\x1b\[K(aot_tune: tried [^\r\n]*)", text)
-    assert len(changes) > 30
-    assert all(len(change) < columns for change in changes[:-1])
+    changes = re.findall(r"\r\x1b\[K(aot_tune: \d:[^\r\n]*)", text)
+    assert len(changes) == 101
+    assert all(len(change) < columns for change in changes)
     shown = [re.split(r"\r\x1b\[K", line)[-1].rstrip("\r") for line in text.split("\n")]
-    assert shown == ["aot_tune: one", "aot_tune: tried 100 of 100, best so far 1.00 ms, took 10 s", ""]
+    assert shown == ["aot_tune: one", "aot_tune: \x1b[31mNOTE\x1b[0m two", ""]
 
 
 PROGRAM = """

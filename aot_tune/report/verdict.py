@@ -1,0 +1,64 @@
+"""The verdict that ends a build, in a few lines. The report has the tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from aot_tune.report.report_records import OperatorReport, Report
+from aot_tune.report.report_text import counted, slower_rows
+
+__all__ = ["told_together", "verdict_lines"]
+
+_NAMED = 3
+"""Of more operators with the same remark, only so many are named."""
+
+
+def verdict_lines(report: Report, missing: Mapping[str, Sequence[str]]) -> list[str]:
+    """How fast what was tuned is beside its baselines, and what was not compared or tuned.
+
+    Args:
+        report: of the build, its newest targets first.
+        missing: operators without a baseline here, each with the modules that would bring one.
+    """
+    lines = []
+    families: dict[str, dict[str, OperatorReport]] = {}
+    for part in report.operators:
+        if part.problems:
+            families.setdefault(part.target.partition("-")[0], {}).setdefault(part.operator, part)
+    for parts in families.values():
+        compared = [_speed(part) for part in parts.values() if part.speedup]
+        where = f"on {next(iter(parts.values())).target}: " if len(families) > 1 else ""
+        lines += [where + "; ".join(compared)] if compared else []
+    modules = sorted({module for names in missing.values() for module in names})
+    if missing:
+        have = "has" if len(missing) == 1 else "have"
+        fix = f"install {' or '.join(modules)} to compare" if modules else "declare one to compare"
+        lines.append(f"{_named(list(missing))} {have} no baseline: {fix}")
+    tuned = {operator for parts in families.values() for operator in parts}
+    untuned = list(dict.fromkeys(part.operator for part in report.operators if part.operator not in tuned))
+    if untuned:
+        lines.append(f"generic kernels serve {_named(untuned)}, which nothing was tuned for")
+    return lines
+
+
+def _speed(part: OperatorReport) -> str:
+    """Such as `gemm 2.8 x numpy, slower on 1 of 34`."""
+    names = Counter(row.baseline[0].partition(".")[0] for row in part.problems if row.baseline is not None)
+    slower = len(slower_rows(part))
+    behind = f", slower on {slower} of {len(part.problems)}" if slower else ""
+    return f"{part.operator} {part.speedup:.1f} x {names.most_common(1)[0][0]}{behind}"
+
+
+def _named(operators: Sequence[str]) -> str:
+    if len(operators) <= _NAMED:
+        return ", ".join(operators)
+    return f"{', '.join(operators[: _NAMED - 1])} and {counted(len(operators) - _NAMED + 1, 'other')}"
+
+
+def told_together(remarks: Iterable[tuple[str, str]]) -> list[str]:
+    """Remarks on operators, each once: `gemm, softmax: remark`. `remarks` are pairs of an operator and a remark."""
+    by_remark: dict[str, list[str]] = {}
+    for operator, remark in remarks:
+        by_remark.setdefault(remark, []).append(operator)
+    return [f"{_named(operators)}: {remark}" for remark, operators in by_remark.items()]
