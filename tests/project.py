@@ -174,6 +174,10 @@ class Project:
         self.ask("records", "export", self.folder / folder, "--library", "tiny", **given)
         return self.folder / folder
 
+    def report(self, build: str = "build") -> str:
+        """The report of a build."""
+        return self.ask("report", "--build", self.folder / build)
+
     def ask(self, *arguments: object, status: int | None = 0, **given: str) -> str:
         """What any other `aot-tune` command says."""
         return self.runs(self.command(*arguments), env=self.environment(**given), status=status, timeout=300)

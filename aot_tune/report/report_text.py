@@ -287,7 +287,8 @@ def format_report(report: Report, *, failures: int = 5, candidates: bool = False
         lines += [f"policy    {name}", *(line for text in words for line in _WRAPPED.wrap(text))]
     held = ", ".join(f"{size_text(peak.bytes)} in {peak.what}" for peak in report.memory)
     lines += [f"memory    at most {held}"] if held else []
-    lines += [line for text in _spent(report) for line in _WRAPPED.wrap(text)]
+    spent = [line for text in _spent(report) for line in _WRAPPED.wrap(text)]
+    lines += [f"time{line[4:]}" for line in spent[:1]] + spent[1:]
     lines += [f"NOTE      {note}" for note in report.notes]
     for part in report.operators:
         lines += ["", *_operator(part, failures)]
@@ -297,7 +298,7 @@ def format_report(report: Report, *, failures: int = 5, candidates: bool = False
 
 def _spent(report: Report) -> Iterator[str]:
     """Where the time of a build went."""
-    for of, whose in (("clock", "time"), ("compilers", "compilers together"), ("device", "devices together")):
+    for of, whose in (("clock", "the build"), ("compilers", "compilers together"), ("device", "devices together")):
         parts = [s for s in report.spent if s.of == of and s.seconds >= 0.05]
         parts.sort(key=lambda s: -s.seconds)
         spent = ", ".join(f"{s.what}{f' for {s.target}' * bool(s.target)} {s.seconds:.1f} s" for s in parts)

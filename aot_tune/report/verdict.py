@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from aot_tune.report.report_records import OperatorReport, Report
+from aot_tune.report.report_records import NOT_TRIED, OperatorReport, Report
 from aot_tune.report.report_text import counted, slower_rows
 
 __all__ = ["told_together", "verdict_lines"]
@@ -30,6 +30,7 @@ def verdict_lines(report: Report, missing: Mapping[str, Sequence[str]]) -> list[
         compared = [_speed(part) for part in parts.values() if part.speedup]
         where = f"on {next(iter(parts.values())).target}: " if len(families) > 1 else ""
         lines += [where + "; ".join(compared)] if compared else []
+    lines += [line for parts in families.values() for part in parts.values() if (line := _dropped(part))]
     modules = sorted({module for names in missing.values() for module in names})
     if missing:
         have = "has" if len(missing) == 1 else "have"
@@ -48,6 +49,13 @@ def _speed(part: OperatorReport) -> str:
     slower = len(slower_rows(part))
     behind = f", slower on {slower} of {len(part.problems)}" if slower else ""
     return f"{part.operator} {part.speedup:.1f} x {names.most_common(1)[0][0]}{behind}"
+
+
+def _dropped(part: OperatorReport) -> str:
+    """Such as `3 of 6 candidates of gemm were dropped (crashed)`; empty if none was."""
+    bad = {status: count for status, count in part.statuses.items() if status not in ("ok", NOT_TRIED)}
+    many = f"{sum(bad.values())} of {counted(part.tried, 'candidate')} of {part.operator}"
+    return f"{many} were dropped ({', '.join(sorted(bad))})" if bad else ""
 
 
 def _named(operators: Sequence[str]) -> str:

@@ -115,6 +115,8 @@ def build_project(folder: Path, templates: Path, import_path: str, database: str
     argv = ["cmake", "-G", "Ninja", "-S", folder, "-B", build, f"-DPython_EXECUTABLE={sys.executable}"]
     log = run(argv, env=given)
     log += run(["cmake", "--build", build], env=given, timeout=900)
+    (report,) = build.glob("aot_tune/*/report.json")
+    log += run([sys.executable, "-m", "aot_tune", "report", "--build", report.parent], env=given)
     (folder / "build.txt").write_text(log)
     return Library(build, templates, log, import_path)
 

@@ -212,8 +212,11 @@ def _tune_on(
         Vendors(session, operators, target, pool.device, openings.named) as vendors,
     ):
         recorded = _tune_all(session, target, pool, vendors, openings, evidences)
-        for evidence in evidences if turn.limited else ():
-            evidence.remark(left_undone(evidence))
+        undone = [(e, note) for e in evidences if turn.limited and (note := left_undone(e))]
+        for evidence, note in undone:
+            evidence.remark(note)
+        for line in told_together((e.operator.name, note) for e, note in undone):
+            session.progress.line(f"NOTE {line}")
         session.progress.line(f"{target.name}: {pool.measured} measurements made, {_known(pool.reused, recorded)}")
         if pool.measured:
             for what, seconds in pool.spent.items():

@@ -544,7 +544,6 @@ class Surveying:
             self._done,
             self._total,
             since=self._since,
-            most=self._session.time.budget.left,
             left=lambda seconds: None if seconds is None else min(seconds, max(self._seconds - self._spent, 0.0)),
         )
 
