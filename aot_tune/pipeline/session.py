@@ -12,7 +12,7 @@ import msgspec
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.findings import Checks
-from aot_tune.bench.protocol.measurement_records import Device
+from aot_tune.bench.protocol.measurement_records import BUSY, Device, Seen
 from aot_tune.compile import (
     Batch,
     CompileProgress,
@@ -41,6 +41,7 @@ from aot_tune.search.budget import Budget
 from aot_tune.spec import Kernel, Operator, Target
 from aot_tune.support.cache_tiers import open_tiers
 from aot_tune.support.limits import usable_cores
+from aot_tune.support.processes import busy_now
 from aot_tune.support.progress import Progress
 from aot_tune.support.storage import cache_location
 
@@ -84,6 +85,7 @@ class Session:
         self.time = BuildTime(budget or Budget(plan.options.budget), self.jobs_of("cxx").count)
         self.checks = Checks()
         self.failures = Failures(progress.line)
+        self._busy = False
         self.coming: dict[str, Callable[[], float]] = {}
         progress.later = lambda: sum(seconds() for seconds in self.coming.values())
         self.too_large: dict[str, None] = {}
@@ -121,6 +123,17 @@ class Session:
         if why not in self.too_large:
             self.too_large[why] = None
             self.progress.line(f"NOTE {why}")
+
+    def saw(self, seen: Seen | None) -> None:
+        """Say once that other programs use the cores, and which."""
+        if seen is not None and seen.load > BUSY and not self._busy:
+            self._busy = True
+            others = ", ".join(f"{name} ({pid})" for pid, name in busy_now())
+            self.progress.line(
+                f"NOTE the machine is busy: other programs use {seen.load:.1f} of {usable_cores()} cores"
+                + (f", such as {others}" if others else "")
+                + "; times are less exact"
+            )
 
     def leave_failed_out(self) -> None:
         """Build the library without the operators that failed."""

@@ -344,6 +344,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     schema: int = SCHEMA
 
+    @property
+    def general_notes(self) -> list[str]:
+        """The notes without those that operators have themselves."""
+        own = {f"{part.operator}: {part.note}" for part in self.operators}
+        return [note for note in self.notes if note not in own]
+
 
 class _Version(msgspec.Struct):
     """Only the version, which is read first. Reports before version 2 have none."""

@@ -289,7 +289,7 @@ def format_report(report: Report, *, failures: int = 5, candidates: bool = False
     lines += [f"memory    at most {held}"] if held else []
     spent = [line for text in _spent(report) for line in _WRAPPED.wrap(text)]
     lines += [f"time{line[4:]}" for line in spent[:1]] + spent[1:]
-    lines += [f"NOTE      {note}" for note in report.notes]
+    lines += [f"NOTE      {note}" for note in report.general_notes]
     for part in report.operators:
         lines += ["", *_operator(part, failures)]
         lines += ["  " + line for line in _candidates(part)] if candidates and part.candidates else []

@@ -48,7 +48,7 @@ def show_report(report: Report, *, failures: int, candidates: bool) -> None:
 
 def _parts(report: Report, failures: int, candidates: bool, width: int) -> Iterator[RenderableType]:
     yield _facts(report)
-    for note in report.notes:
+    for note in report.general_notes:
         yield _hanging("NOTE", Text(note), _NOTE)
     if len(report.operators) > 1:
         yield ""

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from aot_tune.report.report_records import NOT_TRIED, OperatorReport, Report
 from aot_tune.report.report_text import counted, slower_rows
 
-__all__ = ["told_together", "verdict_lines"]
+__all__ = ["MACHINE_BUSY", "told_together", "verdict_lines"]
 
+MACHINE_BUSY = "the machine was busy"
+"""The remark of a report on other programs begins so."""
 _NAMED = 3
 """Of more operators with the same remark, only so many are named."""
 
@@ -40,7 +42,7 @@ def verdict_lines(report: Report, missing: Mapping[str, Sequence[str]]) -> list[
     untuned = list(dict.fromkeys(part.operator for part in report.operators if part.operator not in tuned))
     if untuned:
         lines.append(f"generic kernels serve {_named(untuned)}, which nothing was tuned for")
-    return lines
+    return lines + [f"NOTE {note}" for note in report.notes if note.startswith(MACHINE_BUSY)]
 
 
 def _speed(part: OperatorReport) -> str:

@@ -20,6 +20,7 @@ __all__ = [
     "all_pids",
     "ancestors",
     "arguments_of",
+    "busy_now",
     "children_of",
     "data_bytes",
     "mark_of",
@@ -106,6 +107,20 @@ def ancestors() -> Iterator[tuple[int, Stat]]:
             stat = stat_of(pid)
             yield pid, stat
             pid = stat.parent
+
+
+def busy_now(most: int = 3) -> list[tuple[int, str]]:
+    """Ids and names of processes that run now and have used the cores longest, without this one and its descendants."""
+    stats = {}
+    for pid in all_pids():
+        with contextlib.suppress(OSError):
+            stats[pid] = stat_of(pid)
+
+    def is_own(pid: int) -> bool:
+        return pid == os.getpid() or (pid in stats and is_own(stats[pid].parent))
+
+    running = [pid for pid, stat in stats.items() if stat.state == "R" and not is_own(pid)]
+    return [(pid, stats[pid].name) for pid in sorted(running, key=lambda pid: -stats[pid].busy)[:most]]
 
 
 def arguments_of(pid: int) -> list[str]:

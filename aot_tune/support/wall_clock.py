@@ -26,6 +26,7 @@ from aot_tune.support.storage import (
 __all__ = [
     "Wall",
     "link_seconds",
+    "link_times",
     "note_configured",
     "note_linked",
     "note_tuned",

@@ -137,8 +137,8 @@ class Bench(BenchContext):
         """Like `screen`, without times. It is for variants that were replayed or linked."""
         return self._measure(prepared, variant, None, tune_checks, timed=False)
 
-    def race(self, prepared: Prepared, variants: Sequence[Variant]) -> list[Measurement]:
-        """Time variants and the operator's baselines in the same rounds.
+    def race(self, prepared: Prepared, variants: Sequence[Variant], *, passively: bool = False) -> list[Measurement]:
+        """Time variants and the operator's baselines in the same rounds; `passively`, threads sleep while they wait.
 
         Returns one measurement per variant, then one per baseline that can run here. Those with status ok have the same
         `race` and equally many `final` times, one per round.
@@ -148,7 +148,8 @@ class Bench(BenchContext):
         """
         operator = self.operators[prepared.operator]
         baselines = [b for b in operator.baselines if self.family.runs(b.requires) and b.supports(prepared.problem)]
-        return Race(self, prepared, variants, baselines).run()
+        with self.pool.passive() if passively else contextlib.nullcontext():
+            return Race(self, prepared, variants, baselines).run()
 
     def survey(self, operator: Operator, problem: Problem, variants: Sequence[Variant]) -> list[Measurement]:
         """Time candidates on a problem without reference results. They were verified elsewhere.

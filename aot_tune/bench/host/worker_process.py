@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -50,6 +51,7 @@ _FILES, _DEPTH = 10_000, 12
 
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "TZ")
 """Variables that a worker gets from the bench's environment. PYTHONPATH, LD_PRELOAD and the like are not among them."""
+_PASSIVE = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
 _holders: list[bool] = []  # what was set before each of the holders came
 _holding = threading.Lock()
 
@@ -209,6 +211,7 @@ class Worker:
         self._command = interpreter or tuple(python_module("aot_tune.bench.worker"))
         self._frames, self._id = Frames(), HELLO
         self._place, self._resident = "starting", 0
+        self.passive = False
 
     def let_go(self, most: int) -> Iterator[str]:
         """Handles to unload, so that at most `most` are left."""
@@ -248,6 +251,7 @@ class Worker:
         env |= python_environment(sys.path)  # where build front ends put build requirements
         env |= {"HOME": str(self.folder), "TMPDIR": str(self.folder), "LC_ALL": "C.UTF-8"}
         env |= dict(family(self.device.family).environment(self.device, self.threads, self.role, self.folder))
+        env |= _PASSIVE if self.passive else {}
         env[processes.TOKEN] = self._token
         try:
             self._process = subprocess.Popen(
@@ -512,6 +516,7 @@ class Pool:
         self._count = 0
         self._open = False
         self._noted: set[str] = set()
+        self._passive = False
         self.deaths = 0
 
     def __enter__(self) -> Pool:
@@ -550,6 +555,7 @@ class Pool:
                 self._references if framework else None,
                 self._interpreter,
             )
+            worker.passive = self._passive and not framework
         worker.start()
         return worker
 
@@ -647,6 +653,21 @@ class Pool:
         """End a worker that is not to be used again, and what it left behind."""
         worker.kill()
         self.sweep()
+
+    @contextmanager
+    def passive(self) -> Iterator[None]:
+        """In the block, threads of candidates do not spin while they wait, which they do until other programs stop."""
+        self._renew_candidates(passive=True)
+        try:
+            yield
+        finally:
+            self._renew_candidates(passive=False)
+
+    def _renew_candidates(self, *, passive: bool) -> None:
+        self._passive = passive
+        for worker in self.workers():
+            if worker.role == "candidate":
+                self.dismiss(worker)
 
     def settle(self) -> None:
         """Before times are taken on the host's cores: wait for a warm spare, and until no other worker runs."""

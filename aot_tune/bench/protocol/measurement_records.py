@@ -14,6 +14,8 @@ from aot_tune.spec import Problem
 
 __all__ = [
     "BASELINE",
+    "BUSY",
+    "SPOILED",
     "WORKER_FAULT",
     "Check",
     "Deadlines",
@@ -53,6 +55,12 @@ WORKER_FAULT = "in the worker: "
 """A reason that begins so names a fault of the bench, not of the candidate."""
 
 
+SPOILED = "spoiled by other programs"
+"""A reason that begins so is of a time that other programs on the machine have made too long."""
+
+BUSY = 0.5
+"""A machine is busy while other programs use more of its cores."""
+
 BASELINE = "baseline:"
 """The candidate of a measurement begins so for a baseline. The baseline's name follows."""
 
@@ -62,9 +70,6 @@ Role = Literal["candidate", "framework"]
 
 MOST_CALLS = 4096
 """The most calls of a sample."""
-
-_BUSY = 0.5
-"""From so many cores on, the load of other processes is worth a word."""
 
 
 def group_size(call_ns: float, sample_ns: float) -> int:
@@ -154,7 +159,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def disturbed(self) -> bool:
         """Whether other processes used the device, or more than half a core of the host."""
-        return self.others > 0 or self.load > _BUSY
+        return self.others > 0 or self.load > BUSY
 
     @classmethod
     def of(cls, device: Device, states: Sequence[DeviceState], clocks: Sequence[float] = ()) -> Seen | None:
@@ -412,6 +417,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             error=None if self.error is None else rounded(self.error),
             overhead=rounded(self.overhead),
         )
+
+    @property
+    def spoiled(self) -> bool:
+        """Whether other programs have made its times too long. Then it belongs into no record."""
+        return self.reason.startswith(SPOILED)
 
     @property
     def lasting(self) -> bool:

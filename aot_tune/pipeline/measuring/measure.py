@@ -110,7 +110,8 @@ class Measurer:
     """Measures on the device of a bench.
 
     `spent` are its seconds by activity: references, the phases of screens, the rest of screens, and races. `referred`
-    are those of references by operator. `at_work` are the seconds of all jobs. Once it is `ended`, it begins nothing.
+    are those of references by operator. `at_work` are the seconds of all jobs. `raced` says what raced, and was not
+    known before. Once it is `ended`, it begins nothing.
     """
 
     def __init__(self, bench: LazyBench, turn: TuningTurn) -> None:
@@ -119,6 +120,7 @@ class Measurer:
         self._problems: dict[tuple[str, str], _OneProblem] = {}
         self._verified: set[str] = set()
         self._verifies = True
+        self.raced: list[tuple[Evidence, Problem]] = []
         self.measured = self.reused = 0
         self.ended = False
         self.at_work = 0.0
@@ -149,7 +151,8 @@ class Measurer:
         if self._verifies:
             self._verifies = verify_early(self._session, self._lazy, new, lambda: self.over)
 
-    def _store(self, operator: Operator) -> OperatorStore:
+    def store(self, operator: Operator) -> OperatorStore:
+        """The operator's part of the store."""
         name = operator.name
         if name not in self._stores:
             self._stores[name] = self._session.store.operator(
@@ -236,7 +239,8 @@ class Measurer:
 
     def knows(self, operator: Operator, problem: Problem, candidate: str, digest: str) -> bool:
         """Whether the store has a screen of an object on a problem. Any thread may ask."""
-        return self._store(operator).find(candidate, digest, problem) is not None
+        known = self.store(operator).find(candidate, digest, problem)
+        return known is not None and not known.spoiled
 
     def knows_race(self, operator: Operator, problem: Problem, entrants: Sequence[Variant]) -> bool:
         """Whether the store has the race of these candidates, and of the baselines that are here, on a problem."""
@@ -324,11 +328,13 @@ class Measurer:
     def _one(self, operator: Operator, problem: Problem) -> _OneProblem:
         key = (operator.name, problem.id)
         if key not in self._problems:
-            self._problems[key] = _OneProblem(self._lazy, operator, problem, self._store(operator))
+            self._problems[key] = _OneProblem(self._lazy, operator, problem, self.store(operator))
         return self._problems[key]
 
     def _known(self, case: _OneProblem, variant: Variant) -> Measurement | None:
         measurement = case.store.find(variant.candidate.id, variant.code, case.problem)
+        if measurement is not None and measurement.spoiled:
+            return None
         self.reused += measurement is not None
         return measurement
 
@@ -344,6 +350,7 @@ class Measurer:
             return self._unmeasured(case, variant.candidate.id, variant.code, "failed", error.what)
         measurement = bench.screen(prepared, linked, best)
         self.measured += 1
+        self._session.saw(measurement.seen)
         if measurement.lasting:
             case.store.put(measurement, [linked])
         return measurement
@@ -358,7 +365,11 @@ class Measurer:
     def _known_race(self, case: _OneProblem, variants: Sequence[Variant]) -> list[Measurement] | None:
         subjects = [(e.candidate.id, e.code) for e in variants] + [(f"{BASELINE}{n}", "") for n in case.baselines()]
         race = case.store.find_race(subjects, case.problem)
-        return None if race is None else [m for m in race if not (is_baseline(m.candidate) and m.status == "skipped")]
+        return (
+            None
+            if race is None or any(m.spoiled for m in race)
+            else [m for m in race if not (is_baseline(m.candidate) and m.status == "skipped")]
+        )
 
     def _race(self, case: _OneProblem, evidence: Evidence, variants: list[Variant]) -> list[Measurement]:
         stored = self._known_race(case, variants)
@@ -368,11 +379,20 @@ class Measurer:
         linked, bench = [self._lazy.linked(e, evidence) for e in variants], self._lazy.get()
         raced = bench.race(case.prepared(), linked)
         self.measured += len(raced)
+        self.raced.append((evidence, case.problem))
+        self._session.saw(raced[0].seen)
         if all(m.lasting and m.status != "skipped" for m in raced):
-            names = {f"{BASELINE}{n}" for n in case.baselines()} - {m.candidate for m in raced}
-            unable = [self._unmeasured(case, n, "", "skipped") for n in sorted(names)]
-            case.store.put_race([*raced, *unable], linked)  # a baseline that cannot run here is not tried again
+            self.keep_race(evidence.operator, case.problem, raced, linked)
         return raced
+
+    def keep_race(
+        self, operator: Operator, problem: Problem, raced: Sequence[Measurement], variants: Sequence[Variant]
+    ) -> None:
+        """Put a race into the store. A baseline that cannot run here is noted there too, and not tried again."""
+        case = self._one(operator, problem)
+        names = {f"{BASELINE}{n}" for n in case.baselines()} - {m.candidate for m in raced}
+        unable = [self._unmeasured(case, n, "", "skipped") for n in sorted(names)]
+        case.store.put_race([*raced, *unable], variants)
 
 
 class _OneProblem:

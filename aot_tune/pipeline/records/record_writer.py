@@ -178,7 +178,7 @@ def database_of(
     measurements: dict[tuple[str, str], Measurement] = {}
     for m in (m for evidence in on_device for m in evidence.made()):
         compiled_here = m.candidate in compiled and m.code == compiled[m.candidate].code
-        if (compiled_here or is_baseline(m.candidate)) and m.device == device.digest:
+        if (compiled_here or is_baseline(m.candidate)) and m.device == device.digest and not m.spoiled:
             measurements.setdefault((m.candidate, m.problem.id), m)
     if not measurements:
         return None

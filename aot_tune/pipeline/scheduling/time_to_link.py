@@ -9,7 +9,7 @@ from aot_tune.bench.devices.family import family
 from aot_tune.pipeline.records.record_writer import records_folder
 from aot_tune.pipeline.session import Session
 from aot_tune.spec import Target
-from aot_tune.support.wall_clock import link_seconds
+from aot_tune.support.wall_clock import link_seconds, link_times
 
 __all__ = [
     "link_memory",
@@ -77,7 +77,9 @@ def seconds_after(session: Session) -> float:
 
 def seconds_to_link(session: Session) -> float:
     """How long the link will likely take. What is kept free for it is more, lest a budget is exceeded."""
-    return seconds_after(session) * max(session.time.load.granted, _PESSIMISM) if session.links else _FILES
+    memory = link_memory(session) if session.links else None
+    last = link_times(memory)[:1] if memory is not None else ()
+    return last[0] if last else seconds_after(session) * max(session.time.load.granted, _PESSIMISM)
 
 
 def _sources(session: Session) -> int:

@@ -18,6 +18,7 @@ from aot_tune.pipeline.build_time import TuningTurn
 from aot_tune.pipeline.evidence import Evidence, Proposal
 from aot_tune.pipeline.measuring.builder import WorkBuilder
 from aot_tune.pipeline.measuring.device_pool import DevicePool, check_agreement
+from aot_tune.pipeline.measuring.doubtful_times import settle_doubts
 from aot_tune.pipeline.measuring.measure import left_undone
 from aot_tune.pipeline.pruning import to_compile, waiting
 from aot_tune.pipeline.records.lookup import known_here, recorded_evidence
@@ -123,6 +124,7 @@ def _tune_older(session: Session, target: Target, pool: DevicePool, tuned: Seque
     plan, builder = plan_on(session, pool, evidences, quiet=True)
     plan.add(variants)
     builder.run()
+    pool.each_member(settle_doubts)
     short = plan.lacks_time()
     for evidence in evidences:
         if short or evidence.unmeasured():
@@ -275,6 +277,7 @@ def _tune_all(
         step = next_step(turn, asked, begun, step, strategies.step)
     plan.least = 0.0  # if there is time, measure what only improves the report
     builder.run()
+    pool.each_member(settle_doubts)
     return recorded
 
 

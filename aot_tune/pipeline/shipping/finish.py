@@ -15,7 +15,7 @@ import msgspec
 from aot_tune import __version__
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.devices.roofline import Peaks
-from aot_tune.bench.protocol.measurement_records import Device
+from aot_tune.bench.protocol.measurement_records import BUSY, Device
 from aot_tune.compile import Toolchain, Variant, target_by_name, toolchain_for
 from aot_tune.link import (
     ExpectedTime,
@@ -35,7 +35,7 @@ from aot_tune.plan.options import Options
 from aot_tune.render import assumes_less
 from aot_tune.report.report_records import DeviceRow, DroppedCandidate, MemoryPeak, OperatorReport, Report
 from aot_tune.report.report_text import DECIDES, counted, policy_lines
-from aot_tune.report.verdict import told_together
+from aot_tune.report.verdict import MACHINE_BUSY
 from aot_tune.select import (
     NEAREST,
     SURVEYED,
@@ -283,9 +283,10 @@ def finish(
         version=__version__,
         notes=(
             *_remarks(session),
-            *told_together(dict.fromkeys((r.operator, r.note) for r in reports if r.note)),
+            *sorted({f"{r.operator}: {r.note}" for r in reports if r.note}),
             *_losses(chosen),
             *_disturbed(reports),
+            *_busy(chosen),
         ),
     )
     write_changed(directory / "report.json", msgspec.json.format(msgspec.json.encode(report), indent=1))
@@ -330,6 +331,18 @@ def _losses(chosen: Mapping[str, Sequence[Chosen]]) -> list[str]:
     """Remarks on regimes in which the decision loses more than it may."""
     every = [(m.evidence, told_losses(m.evidence, m.selection)) for members in chosen.values() for m in members]
     return [f"{e.operator.name} on {e.target.name}: {line}; {MORE_SHAPES}" for e, lines in every for line in lines]
+
+
+def _busy(chosen: Mapping[str, Sequence[Chosen]]) -> list[str]:
+    """A remark on other programs that used the cores while candidates raced, and on times that they have spoiled."""
+    every = [m for members in chosen.values() for member in members for m in member.evidence.made()]
+    races = {(m.race, m.problem.id): m.seen.load for m in every if m.final and m.seen is not None}
+    loads = [load for load in races.values() if load > BUSY]
+    spoiled = len({(m.device, m.problem.key) for m in every if m.spoiled})
+    among = f"in {len(loads)} of {counted(len(races), 'race')}"
+    text = f"other programs used up to {max(loads):.1f} cores {among}" if loads else ""
+    bad = f"times on {counted(spoiled, 'problem')} are spoiled and not recorded: measure them again" if spoiled else ""
+    return [f"{MACHINE_BUSY}: {'; '.join(filter(None, (text, bad)))}"] if loads or spoiled else []
 
 
 def _disturbed(reports: Sequence[OperatorReport]) -> list[str]:
