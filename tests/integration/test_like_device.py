@@ -37,10 +37,10 @@ def recorded_elsewhere(project: Project, change: Change = lambda d: d) -> None:
 
 
 def built(project: Project, **given: str) -> tuple[str, int]:
-    """What the build said, and how many candidates it compiled."""
+    """What the build and its report said, and how many candidates it compiled."""
     project.compiler.clear()
     project.configure("--database", project.folder / "tuning", **given)
-    return project.build(**given), project.compiler.candidates()
+    return project.build(**given) + project.report(), project.compiler.candidates()
 
 
 def with_another_winner(database: OperatorDatabase) -> OperatorDatabase:

@@ -82,7 +82,7 @@ def test_wrong_kernels_are_dropped_and_right_ones_are_verified_in_the_library(
     assert kernels["mixture"] == {"generic", "whole"}
     assert kernels["paged"] == {"generic"}  # its inputs depend on each other, and are drawn for every check
     assert any(v["dtypes"] == {"T": "f8e5m2"} for v in variants["rescale"])
-    assert "numpy" in said  # the baseline was right and took part
+    assert "numpy" in report  # the baseline was right and took part
 
 
 IN_PLACE = """

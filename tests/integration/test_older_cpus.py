@@ -62,8 +62,8 @@ def test_each_cpu_is_served_by_what_was_tuned_for_it(project: Project, level: st
 
 
 def test_a_replay_has_them_too(project: Project) -> None:
-    project.configure("--database", project.folder / "tuning", build="replay", AOT_TUNE_MODE="replay")
-    said = project.build("replay")
+    said = project.configure("--database", project.folder / "tuning", build="replay", AOT_TUNE_MODE="replay")
+    project.build("replay")
     assert f"{OLDER} is for older CPUs, as far as records know it" in said
     tables = "cmake/aot_tune/tiny"
     assert project.manifest("replay")["operators"] == project.manifest(tables)["operators"]

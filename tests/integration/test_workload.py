@@ -35,8 +35,9 @@ def project(tuned_once: Project, tmp_path: Path) -> Project:
 def test_a_file_is_what_is_tuned_and_its_change_is_seen(project: Project) -> None:
     """Through CMake: a relative path of the cache variable is the project's."""
     file = written(project.folder / "serving.jsonl", twice(5000, weight=3), twice(7000))
-    project.cmake(f"-DAOT_TUNE_WORKLOAD={file.name}", "-DAOT_TUNE_MODE=auto")
-    assert "workload serving.jsonl: 2 problems" in project.make_all()
+    said = project.cmake(f"-DAOT_TUNE_WORKLOAD={file.name}", "-DAOT_TUNE_MODE=auto")
+    assert "workload serving.jsonl: 2 problems" in said
+    project.make_all()
     assert problems(project, "cmake/aot_tune/tiny") == ["N=5000", "N=7000"]
     assert "no work to do" in project.make_all()
     written(file, twice(20000))
@@ -51,7 +52,8 @@ def test_a_file_beside_what_is_declared_by_the_environment(project: Project) -> 
     stated = {"AOT_TUNE_WORKLOAD": f"+{relative}"}
     said = project.configure(**stated)
     assert "workload more.jsonl: 2 problems added to the declared ones" in said
-    said = project.build(**stated)
+    project.build(**stated)
+    said = project.report()
     assert problems(project, "build") == ["N=20000", "N=60000", "N=5000"]
     weights = {w[0]: w[1] for line in said.splitlines() if (w := line.split()) and w[0].startswith("N=")}
     assert weights == {"N=20000": "3", "N=60000": "1", "N=5000": "8"}
