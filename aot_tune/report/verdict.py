@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from aot_tune.report.report_records import NOT_TRIED, OperatorReport, Report
 from aot_tune.report.report_text import counted, slower_rows
 
-__all__ = ["MACHINE_BUSY", "told_together", "verdict_lines"]
+__all__ = ["MACHINE_BUSY", "names_text", "told_together", "verdict_lines"]
 
 MACHINE_BUSY = "the machine was busy"
 """The remark of a report on other programs begins so."""
@@ -37,11 +37,11 @@ def verdict_lines(report: Report, missing: Mapping[str, Sequence[str]]) -> list[
     if missing:
         have = "has" if len(missing) == 1 else "have"
         fix = f"install {' or '.join(modules)} to compare" if modules else "declare one to compare"
-        lines.append(f"{_named(list(missing))} {have} no baseline: {fix}")
+        lines.append(f"{names_text(list(missing))} {have} no baseline: {fix}")
     tuned = {operator for parts in families.values() for operator in parts}
     untuned = list(dict.fromkeys(part.operator for part in report.operators if part.operator not in tuned))
     if untuned:
-        lines.append(f"generic kernels serve {_named(untuned)}, which nothing was tuned for")
+        lines.append(f"generic kernels serve {names_text(untuned)}, which nothing was tuned for")
     return lines + [f"NOTE {note}" for note in report.notes if note.startswith(MACHINE_BUSY)]
 
 
@@ -60,7 +60,8 @@ def _dropped(part: OperatorReport) -> str:
     return f"{many} were dropped ({', '.join(sorted(bad))})" if bad else ""
 
 
-def _named(operators: Sequence[str]) -> str:
+def names_text(operators: Sequence[str]) -> str:
+    """The names of operators, if they are few."""
     if len(operators) <= _NAMED:
         return ", ".join(operators)
     return f"{', '.join(operators[: _NAMED - 1])} and {counted(len(operators) - _NAMED + 1, 'other')}"
@@ -71,4 +72,4 @@ def told_together(remarks: Iterable[tuple[str, str]]) -> list[str]:
     by_remark: dict[str, list[str]] = {}
     for operator, remark in remarks:
         by_remark.setdefault(remark, []).append(operator)
-    return [f"{_named(operators)}: {remark}" for remark, operators in by_remark.items()]
+    return [f"{names_text(operators)}: {remark}" for remark, operators in by_remark.items()]

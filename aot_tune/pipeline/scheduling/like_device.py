@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
@@ -23,6 +24,7 @@ from aot_tune.pipeline.records.lookup import render_again, toolchains_alike
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.wanted_kernels import is_named, kernels_for
 from aot_tune.render import Candidate, candidate_for
+from aot_tune.report.verdict import names_text, told_together
 from aot_tune.select import Costs
 from aot_tune.spec import Config, ConfigValue, Kernel, Operator, Problem, Target
 from aot_tune.support.digests import canonical_digest
@@ -179,6 +181,19 @@ class Opening:
     new: frozenset[str] = frozenset()
 
 
+class _Outcome(NamedTuple):
+    """What came of an opening: of how many `problems` the record named winners, and on how many the races agreed."""
+
+    operator: str
+    record: str
+    problems: int
+    named: int
+    agreed: int
+    searched: int
+    remarks: list[str]
+    refuted: list[str]
+
+
 class Openings:
     """The openings of operators on one target, by operator, and what came of them. Without one, all is searched."""
 
@@ -186,6 +201,7 @@ class Openings:
         self._session = session
         self._of: dict[str, Opening] = {}
         self._searched: dict[str, frozenset[str]] = {}
+        self._outcomes: list[_Outcome] = []
         if session.options.mode != "auto" or session.options.effort not in _EFFORTS:
             return
         for evidence in evidences:
@@ -203,7 +219,7 @@ class Openings:
         return frozenset(self._of[operator].first) if operator in self._of else frozenset()
 
     def to_search(self, evidence: Evidence) -> frozenset[str]:
-        """The problems to search after the opening's races. It is decided once, and a line tells why."""
+        """The problems to search after the opening's races. It is decided once, and `tell` says why."""
         name = evidence.operator.name
         if name not in self._searched:
             opening, quick = self._of[name], self._session.options.effort == "quick"
@@ -214,28 +230,50 @@ class Openings:
             for problem in evidence.workload:
                 begun = "no record" if problem.id in silent else f"the record of {opening.record}"
                 evidence.began[problem.id] = f"{begun}, then a search" if problem.id in searched else begun
-            self._tell(evidence, opening, why, searched)
+            self._outcomes.append(self._outcome(evidence, opening, why, searched))
             self._searched[name] = searched
         return self._searched[name]
 
-    def _tell(self, evidence: Evidence, opening: Opening, why: Mapping[str, str], searched: frozenset[str]) -> None:
-        name, count, line = evidence.operator.name, len(evidence.workload), self._session.progress.line
+    def _outcome(
+        self, evidence: Evidence, opening: Opening, why: Mapping[str, str], searched: frozenset[str]
+    ) -> _Outcome:
         named = sum(p.id in opening.first for p in evidence.workload)
-        line(
-            f"{name}: begins with the record of {opening.record}: it names winners of {named} of {count} problems, "
-            f"the races here agree on {named - sum(p in opening.first for p in why)}; {len(searched)} are searched"
-        )
+        gone = Counter(opening.gone.values()).items()
+        remarks = [f"{number} recorded candidates are not raced: {reason}" for reason, number in gone]
         if opening.changed:
-            line(f"{name}: {opening.changed} of them are of another version of their kernel, and race as they are now")
+            remarks.append(
+                f"{opening.changed} of them are of another version of their kernel, and race as they are now"
+            )
         if opening.new:
-            line(f"{name}: kernels that it does not know are tried on all problems: {', '.join(sorted(opening.new))}")
-        for reason, number in Counter(opening.gone.values()).items():
-            line(f"{name}: {number} recorded candidates are not raced: {reason}")
-        unconfirmed = [(p, reason) for p, reason in why.items() if p in opening.first]
-        for problem, reason in unconfirmed[:_SHOWN]:
-            line(f"{name}: the record does not hold here on '{problem}': {reason}")
-        if len(unconfirmed) > _SHOWN:
-            line(f"{name}: nor on {len(unconfirmed) - _SHOWN} more")
+            remarks.append(f"kernels that it does not know are tried on all problems: {', '.join(sorted(opening.new))}")
+        return _Outcome(
+            operator=evidence.operator.name,
+            record=opening.record,
+            problems=len(evidence.workload),
+            named=named,
+            agreed=named - sum(p in opening.first for p in why),
+            searched=len(searched),
+            remarks=remarks,
+            refuted=[f"the record does not hold here on '{p}': {r}" for p, r in why.items() if p in opening.first],
+        )
+
+    def tell(self) -> None:
+        """Say what came of the openings since the last call: a line for each record, and few beside it."""
+        outcomes, self._outcomes, line = self._outcomes, [], self._session.progress.line
+        for record in dict.fromkeys(o.record for o in outcomes):
+            alike = [o for o in outcomes if o.record == record]
+            line(
+                f"{names_text([o.operator for o in alike])}: begins with the record of {record}: it names winners of "
+                f"{sum(o.named for o in alike)} of {sum(o.problems for o in alike)} problems, the races here agree on "
+                f"{sum(o.agreed for o in alike)}; {sum(o.searched for o in alike)} are searched"
+            )
+        for text in told_together((o.operator, remark) for o in outcomes for remark in o.remarks):
+            line(text)
+        refuted = [f"{o.operator}: {text}" for o in outcomes for text in o.refuted]
+        for text in refuted[:_SHOWN]:
+            line(text)
+        if len(refuted) > _SHOWN:
+            line(f"nor on {len(refuted) - _SHOWN} more")
 
 
 def disagreement(evidence: Evidence, opening: Opening, problem: Problem, every: Costs) -> str:

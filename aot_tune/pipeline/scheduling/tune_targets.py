@@ -440,6 +440,7 @@ def ask_for(
     for evidence in evidences:
         with session.failures.of(evidence.operator.name):
             drawn[evidence.operator.name] = _wanted(strategies, openings, evidence, step)
+    openings.tell()
     for evidence in evidences:
         operator, others = evidence.operator, list[Proposal]()
         if operator.name in session.failures:
