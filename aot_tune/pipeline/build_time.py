@@ -271,10 +271,13 @@ class TuningTurn:
         return self.expected() if self._tried >= _LEARNED else None
 
     def expected(self) -> float:
-        """Seconds that the rest will take on all devices together, if as large a share of it is spared as so far."""
+        """Seconds that the rest will take on all devices together.
+
+        As large a share of screens is spared as so far; at first, half of them.
+        """
         with self._lock:
             screens = {task: count for task, count in self._screens.items() if count}
-            races, tried, spared = set(self._races), self._tried + _LEARNED, self._spared
+            races, tried, spared = set(self._races), self._tried + _LEARNED, self._spared + _LEARNED
         durations, share = self.durations, tried / (tried + spared)
         seconds = sum(share * count * durations.screen(task) for task, count in screens.items())
         seconds += sum(map(durations.race, races)) + sum(map(durations.prepare, races.union(screens)))
