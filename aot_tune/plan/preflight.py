@@ -232,7 +232,7 @@ def idle_kernels(operators: Iterable[Operator], targets: Sequence[Target]) -> li
 
 def unchecked(operators: Iterable[Operator], targets: Sequence[Target]) -> list[str]:
     """Lines about derived checks that are left out because of their size, and about kernels for targets without any."""
-    most, lines = Policy().check_bytes, list[str]()
+    most, lines, left_out = Policy().check_bytes, list[str](), list[str]()
     families = {t.family for t in targets}
     for operator in operators:
         left, count = large_checks(operator, (), most)
@@ -256,10 +256,9 @@ def unchecked(operators: Iterable[Operator], targets: Sequence[Target]) -> list[
         others = sorted((k for k, (n, _) in large.items() if n > left), key=lambda k: (-large[k][0], k))
         if left or others:
             worst = f", of those for {others[0]} {large[others[0]][0]} of {large[others[0]][1]}" if others else ""
-            lines.append(
-                f"operator {operator.name}: {left} of {count} derived checks are left out{worst}: they take more than "
-                f"{most >> 20} MiB"
-            )
+            left_out.append(f"{operator.name} ({left} of {count}{worst})")
+    if left_out:
+        lines.append(f"derived checks of more than {most >> 20} MiB are left out: {', '.join(left_out)}")
     return lines
 
 
