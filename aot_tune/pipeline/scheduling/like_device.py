@@ -181,7 +181,7 @@ class Opening:
     new: frozenset[str] = frozenset()
 
 
-class _Outcome(NamedTuple):
+class _OpeningOutcome(NamedTuple):
     """What came of an opening: of how many `problems` the record named winners, and on how many the races agreed."""
 
     operator: str
@@ -201,7 +201,7 @@ class Openings:
         self._session = session
         self._of: dict[str, Opening] = {}
         self._searched: dict[str, frozenset[str]] = {}
-        self._outcomes: list[_Outcome] = []
+        self._outcomes: list[_OpeningOutcome] = []
         if session.options.mode != "auto" or session.options.effort not in _EFFORTS:
             return
         for evidence in evidences:
@@ -236,7 +236,7 @@ class Openings:
 
     def _outcome(
         self, evidence: Evidence, opening: Opening, why: Mapping[str, str], searched: frozenset[str]
-    ) -> _Outcome:
+    ) -> _OpeningOutcome:
         named = sum(p.id in opening.first for p in evidence.workload)
         gone = Counter(opening.gone.values()).items()
         remarks = [f"{number} recorded candidates are not raced: {reason}" for reason, number in gone]
@@ -246,7 +246,7 @@ class Openings:
             )
         if opening.new:
             remarks.append(f"kernels that it does not know are tried on all problems: {', '.join(sorted(opening.new))}")
-        return _Outcome(
+        return _OpeningOutcome(
             operator=evidence.operator.name,
             record=opening.record,
             problems=len(evidence.workload),
