@@ -209,17 +209,18 @@ def _native_source(
     return _NativeSource(operator, kernel, candidate, target, constants).text()
 
 
-def _compiled_in(kernel: Kernel) -> set[str]:
-    """Parameters that the code of a kernel's functions depends on. The others are read by what launches them."""
-    compiled: set[str] = set()
+def _of_launch(kernel: Kernel) -> set[str]:
+    """Parameters that only the launch of a kernel's functions reads, and not their code."""
+    used, compiled = set[str](), set[str]()
     for function in kernel.functions:
+        used |= {f.removeprefix("parameter.") for _, e in function.expressions() for f in e.facts()}
         compiled |= set(function.declared.template) if function.declared is not None else set()
         compiled |= set(function.seen) if function.macros is None else set()
         compiled |= function.own_parameters()
         places = ("template", "macro")
         facts = {f for what, e in function.expressions() if what.startswith(places) for f in e.facts()}
         compiled |= {f.removeprefix("parameter.") for f in facts}
-    return compiled
+    return used - compiled
 
 
 class _NativeSource:
@@ -238,9 +239,9 @@ class _NativeSource:
         self._functions = CxxFunctions(operator, constants, self._hooks)
         self._known = dict(constants)
         numbers = {n: int(v) for n, v in candidate.config.items() if isinstance(v, int)}
-        own = _compiled_in(kernel) if self._cuda else numbers.keys()
-        self._launched = {n: v for n, v in numbers.items() if n not in own}
-        self._known |= {f"parameter.{n}": v for n, v in numbers.items() if n in own}
+        launched = _of_launch(kernel) if self._cuda else set()
+        self._launched = {n: v for n, v in numbers.items() if n in launched}
+        self._known |= {f"parameter.{n}": v for n, v in numbers.items() if n not in launched}
         self._known |= {f"dtype.{v}": operator.dtypes[v].index(d) for v, d in candidate.dtypes.items()}
         self._known |= {f"target.{n}": int(v) for n, v in target.facts.items()}
         self._where = f"kernel {operator.name}/{candidate.label}"

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from aot_tune.expr.integer_expressions import Expr, ExprLike, Facts, all_of, as_expr, parameter
 from aot_tune.spec.names import check_identifier, check_several, check_template_path
-from aot_tune.spec.native_function import NativeFunction, backend_of_suffix
+from aot_tune.spec.native_function import HEADERS, NativeFunction, backend_of_suffix
 from aot_tune.spec.problem import Problem
 from aot_tune.spec.targets import CompileOptions, refuse_device_facts
 from aot_tune.spec.triton_function import TritonFunction
@@ -65,7 +65,6 @@ Config = Mapping[str, ConfigValue]
 SANITIZERS = ("address,undefined", "thread", "memcheck", "racecheck", "initcheck", "synccheck")
 """What variants that are kept may run under: the first two on CPUs, the others on NVIDIA's GPUs."""
 _MOST_CONFIGS = 100_000_000
-_HEADERS = (".h", ".hh", ".hpp")
 _USUAL = ("-fexceptions", "-frtti")
 """Options that functions of C++ usually assume. Templates do without them."""
 _ENUM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
@@ -260,8 +259,8 @@ class Kernel:
     def _backend_of_file(self) -> str:
         if self.triton is not None:
             return "triton"
-        files = [f.path for f in self.functions if isinstance(f, NativeFunction)] or [str(self.template)]
-        return "nvcc" if any(backend_of_suffix(f) == "nvcc" for f in files) else "cxx"
+        backends = [f.backend for f in self.functions if isinstance(f, NativeFunction)]
+        return "nvcc" if "nvcc" in (backends or [backend_of_suffix(str(self.template))]) else "cxx"
 
     def _check_source(self) -> None:
         check_several(self.function, f"kernel {self.name!r}: function")
@@ -296,7 +295,7 @@ class Kernel:
         for path in [f.path for f in self.functions] or [self.template]:
             suffix = backend_of_suffix(path)
             if {suffix, self.backend} == {"cxx", "nvcc"} and not (
-                self.functions and suffix == "cxx" and path.endswith(_HEADERS)
+                self.functions and suffix == "cxx" and path.endswith(HEADERS)
             ):
                 raise SpecError(
                     f"kernel {self.name!r}: {path!r} is not for the backend {self.backend!r}",

@@ -8,13 +8,17 @@ import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 
+from aot_tune.expr.integer_expressions import Expr
 from aot_tune.spec.kernel import Kernel
 from aot_tune.spec.names import check_among
 from aot_tune.spec.native_function import (
+    Code,
     CudaFunction,
+    Launcher,
     NativeArgument,
     NativeFunction,
     SourceFunction,
+    Stream,
     included_names,
     source_functions,
     template_names,
@@ -142,7 +146,8 @@ def _loaded(function: NativeFunction, kernel: Kernel, folder: Path, where: str) 
     folders = (path.parent, *map(Path, kernel.compile.include_directories))
     others = list(_headers(text, folders))
     every = [f for source in (text, *others) for f in source_functions(source)]
-    declared = _declared(function, every, (text, *others), where)
+    missing = _missing_headers(text, folders)
+    declared = _declared(function, every, (text, *others), where, missing)
     seen = {w for t in (text, *others) for w in words(t)}
     seen -= {
         n for t in (text, *others) for n in template_names(t)
@@ -171,8 +176,17 @@ def _headers(text: str, folders: Sequence[Path], *, in_angles: bool = False) -> 
         yield header
 
 
+def _missing_headers(text: str, folders: Sequence[Path]) -> list[str]:
+    """What a source includes in quotes that is in none of the known folders."""
+    return [name for name in included_names(text) if not any((f / name).is_file() for f in folders)]
+
+
 def _declared(
-    function: NativeFunction, every: Sequence[SourceFunction], texts: Sequence[str], where: str
+    function: NativeFunction,
+    every: Sequence[SourceFunction],
+    texts: Sequence[str],
+    where: str,
+    missing: Sequence[str],
 ) -> SourceFunction | None:
     """A source's declaration of a function; None if a macro makes the function and all arguments are given in order."""
     wanted = isinstance(function, CudaFunction)
@@ -193,7 +207,8 @@ def _declared(
     names = [f.name for f in every if f.is_kernel == wanted]
     raise SpecError(
         f"{where}: there is no function {function.name!r} in {function.path}",
-        why="a function is looked for in the file and in headers that it includes in quotes",
+        why="a function is looked for in the file and in headers that it includes in quotes"
+        + (f". NOT FOUND of these: {', '.join(missing)}; name their folders in include_directories" if missing else ""),
         fix=did_you_mean(function.name, names)
         or "name a function of the file. If a macro makes the function, list its arguments in order, as a tuple",
     )
@@ -228,6 +243,22 @@ def _check_arguments(operator: Operator, kernel: Kernel, function: NativeFunctio
             f"{where} has {len(declared.parameters)} parameters, and {len(given)} arguments are listed",
             fix=f"list one for each of {', '.join(declared.parameters)}",
         )
+    passed = [part for _, part in function.parts()]
+    named = declared.parameters if declared is not None and isinstance(given, Mapping) else ()
+    if (
+        isinstance(function, Launcher)
+        and kernel.backend == "nvcc"
+        and "<<<" in function.text
+        and declared is not None
+        and not any(isinstance(p, Stream) or (isinstance(p, Code) and "stream" in p.text.lower()) for p in passed)
+        and not any(function.is_stream(name, kernel.backend) for name in named)
+    ):
+        raise SpecError(
+            f"{where} gets no stream",
+            why="what it launches must run after what the caller has launched on the stream of the call",
+            fix='pass it as the parameter that takes it: {"name": Stream()}. If none does, declare what it launches by '
+            "CudaFunction, or write a launcher that takes one",
+        )
     macros = parameters - function.own_parameters() - _taken(function)
     for name in sorted(macros if function.macros is None else function.macros):
         if name in names or (declared is not None and name in declared.parameters):
@@ -240,9 +271,10 @@ def _check_arguments(operator: Operator, kernel: Kernel, function: NativeFunctio
     for what, part in function.parts():
         _check_part(operator, part, f"{where}: {what}")
     for what, expr in function.expressions():
-        _check_facts(
-            operator, kernel, expr.facts(), f"{where}: {what}", of_call=not what.startswith(("template", "macro"))
-        )
+        of_call = not what.startswith(("template", "macro"))
+        _check_facts(operator, kernel, expr.facts(), f"{where}: {what}", of_call=of_call)
+        if not of_call:
+            _check_compiled_in(operator, kernel, expr, f"{where}: {what}")
 
 
 def _check_template(kernel: Kernel, function: NativeFunction, where: str) -> None:
@@ -296,19 +328,39 @@ def _check_facts(operator: Operator, kernel: Kernel, facts: Iterable[str], where
             )
 
 
+def _check_compiled_in(operator: Operator, kernel: Kernel, expr: Expr, where: str) -> None:
+    """Raise for an expression that is compiled in, but has a fact that no guard and no pin may make a constant."""
+    known = {fact for guard in (*kernel.requires, *operator.legal) for fact in guard.facts()}
+    known |= {dim for dims in kernel.pins.values() for dim in dims}
+    if any(f not in known and not f.startswith(("parameter.", "target.", "dtype.")) for f in expr.facts()):
+        raise SpecError(
+            f"{where} is {expr.key()}, which only a call knows",
+            why="it is compiled in",
+            fix="make it a constant by `requires`, such as dim('N') == 128, or by `pins`",
+        )
+
+
 def _check_macros(kernel: Kernel, functions: Sequence[NativeFunction], where: str) -> None:
     """Raise for a parameter that no source and no expression uses, because all of its values give the same kernel."""
     used = {fact for f in functions for _, e in f.expressions() for fact in e.facts()}
+    macros: dict[str, NativeArgument] = {}
     for function in functions:
         if function.declared is not None:
             used |= {f"parameter.{n}" for n in function.declared.template}
-        for name in function.macros or {}:
+        for name, value in (function.macros or {}).items():
+            if repr(macros.setdefault(name, value)) != repr(value):
+                raise SpecError(
+                    f"{where}: its functions have different values for the macro {name!r}",
+                    why="the functions of a kernel are compiled as one source",
+                    fix="give each a macro of its own name, or a template parameter",
+                )
             if name not in function.seen:
                 raise SpecError(
                     f"{where}: {function.place} never uses the macro {name!r}",
                     why="neither the file nor the headers beside it name it",
                     fix=_near(name, function.seen) or "leave it out of `macros`",
                 )
+    used |= {f"parameter.{name}" for name in kernel.pins}
     for parameter in kernel.parameters:
         if f"parameter.{parameter.name}" in used or any(
             f.macros is None and parameter.name in f.seen for f in functions

@@ -16,6 +16,7 @@ from aot_tune.spec.triton_function import Buffer, DTypeOf
 from aot_tune.support.errors import SpecError
 
 __all__ = [
+    "HEADERS",
     "Code",
     "CudaFunction",
     "Launcher",
@@ -266,7 +267,8 @@ def _matching(tokens: Sequence[_Token], at: int) -> int:
 _REFERENCE = re.compile(r"(?P<path>[^:\s\x00-\x1f][^:\x00-\x1f]*?\.\w+):(?P<name>[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*)")
 _CUDA = (".cu", ".cuh")
 _STREAMS = ("stream", "cuda_stream", "s")
-_CXX = (".cpp", ".cc", ".cxx", ".c++", ".h", ".hpp", ".hh")
+HEADERS = (".h", ".hpp", ".hh")
+_CXX = (".cpp", ".cc", ".cxx", ".c++", *HEADERS)
 
 
 @dataclass(frozen=True)
@@ -341,6 +343,8 @@ class NativeFunction:
                     f"{self.function!r}: {what} are {str(given)[:80]!r}",
                     fix="write a dict of parameter name to what is passed, or a tuple in the function's order",
                 )
+        if not self.arguments:  # all of them are found by their names
+            object.__setattr__(self, "arguments", {})
         for what, part in self.parts():
             _check(f"{self.function!r}: {what}", part)
 
@@ -361,7 +365,7 @@ class NativeFunction:
 
     @property
     def backend(self) -> str:
-        """The backend that compiles it."""
+        """The backend that compiles it, if the kernel names none."""
         return backend_of_suffix(self.path) or "cxx"
 
     def is_stream(self, name: str, backend: str) -> bool:
@@ -420,6 +424,11 @@ class CudaFunction(NativeFunction):
         cooperative: whether all blocks must run at the same time.
     """
 
+    @property
+    def backend(self) -> str:
+        """The backend that compiles it, also if it is in a header."""
+        return "nvcc" if self.path.endswith(HEADERS) else super().backend
+
     grid: Sequence[ExprLike] | ExprLike = 1
     block: Sequence[ExprLike] | ExprLike = 1
     shared: ExprLike | Code = 0
@@ -428,7 +437,7 @@ class CudaFunction(NativeFunction):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.backend != "nvcc":
+        if self.backend != "nvcc" and not self.path.endswith(HEADERS):
             raise SpecError(
                 f"{self.function!r}: a __global__ function cannot be in a file of plain C++",
                 why="the suffix decides which compiler sees it",

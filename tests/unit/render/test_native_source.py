@@ -18,7 +18,7 @@ from aot_tune.compile.diagnostics import first_error
 from aot_tune.compile.nvcc import TOOLCHAIN
 from aot_tune.compile.object_files import public_functions
 from aot_tune.compile.toolchain import target_by_name
-from aot_tune.support.errors import RenderError
+from aot_tune.support.errors import SpecError
 
 SCALE = """
 template <typename T, int PER_THREAD>
@@ -181,7 +181,7 @@ def test_the_source_of_a_small_kernel(tmp_path: Path) -> None:
 
 def test_what_is_compiled_in_must_be_known(tmp_path: Path) -> None:
     own = project(tmp_path, KERNELS.replace('"T": DTypeOf("x")', '"T": D'), {"csrc/own.cu": SCALE})
-    with pytest.raises(RenderError, match=r"template argument 'T' is D, which only a call knows"):
+    with pytest.raises(SpecError, match=r"template argument 'T' is D, which only a call knows"):
         rendered(own, "generic", "cuda-ptx_80")
 
 

@@ -53,6 +53,7 @@ REFUSED = [
     (ARGUMENTS, '("out", "x", D)', ["has 5 parameters, and 3 arguments are listed"]),
     ("generic=True", 'generic=True, compile=CompileOptions(include_directories=("nowhere",))',
      ["there is no include folder 'nowhere'"]),
+    (f'"T": {TYPE}}}', f'"T": {TYPE}, "UNROLL": D}}', ["template argument 'UNROLL' is D, which only a call knows"]),
     *((f'"T": {TYPE}}}', f'"T": {TYPE}, "UNROLL": {name}("multiprocessors")}}',
        ['uses device("multiprocessors")', "a target is an architecture"]) for name in ("device", "target")),
 ]  # fmt: skip
@@ -94,6 +95,35 @@ def test_defaults_of_a_declaration_in_a_header(tmp_path: Path) -> None:
     (loaded,) = load_operator(own).kernel("generic").functions
     assert loaded.declared is not None
     assert loaded.declared.defaults == {"width": "7", "stream": "nullptr"}
+
+
+LAUNCHED = """
+#include "nowhere.h"
+__global__ void doubled(float* out, const float* x) { out[0] = 2 * x[0] + A; }
+void launch(float* out, const float* x) { doubled<<<1, 1>>>(out, x); }
+"""
+
+
+def test_launchers_without_a_stream_macros_of_two_values_and_pins(tmp_path: Path) -> None:
+    """A kernel may be in a header. All arguments may be found by their names."""
+    kernel = 'CudaFunction("csrc/part.h:doubled", grid=R, macros={"A": %s})'
+    generic = f'Kernel("generic", function={kernel % 1}, generic=True)'
+    pinned = f'Kernel("k", function={kernel % "D"}, parameters=(Parameter("P", (True,)),), pins={{"P": ("D",)}})'
+    for number, (other, told) in enumerate(
+        (
+            (pinned, ""),
+            (pinned.replace("Parameter(", 'Parameter("Q", (1,)), Parameter('), "never uses the macro 'Q'"),
+            (f'Kernel("k", function=({kernel % 1}, {kernel % 2}))', "have different values for the macro 'A'"),
+            ('Kernel("k", backend="nvcc", function=Launcher("csrc/part.h:launch"))', "gets no stream"),
+            (f'Kernel("k", function={(kernel % 1).replace(":d", ":x")})', "NOT FOUND of these: nowhere.h"),
+        )
+    ):
+        own = project(tmp_path / str(number), f"({generic}, {other})", {"csrc/part.h": LAUNCHED})
+        if told:
+            with pytest.raises(SpecError, match=told):
+                load_operator(own)
+        else:
+            assert load_operator(own).kernel("k").backend == "nvcc"
 
 
 def test_a_macro_of_a_header_that_is_included_in_angles(tmp_path: Path) -> None:
