@@ -15,7 +15,7 @@
 #     [COMPILE_OPTIONS <option>...]  for the C++ and CUDA sources of kernels; $<$<COMPILE_LANGUAGE:CUDA>:...> is for nvcc
 #                               only. What the target gets by target_include_directories, target_compile_definitions
 #                               and target_link_libraries counts too
-#     [XLA_FFI <1 or folder>]   export handlers of XLA's FFI, for JAX; default for AOT_TUNE_XLA_FFI
+#     [XLA_FFI <0, 1 or folder>]  handlers of XLA's FFI, for JAX; default for AOT_TUNE_XLA_FFI
 #     [PREFIX <identifier>]     prefix of the C functions; default: the target's name
 #     [HEADER <path>]           the header's path below the include folder; default: <target>.h
 #     [MODULE <name>]           also build a Python module of that name, target <target>_module

@@ -5,6 +5,7 @@
 # Then the folder holds
 #
 #   <module>.abi3.so, <module>.pyi, py.typed    the Python module and its types
+#   __main__.py                                 `python -m <package> --cmake-dir`, unless the project has its own
 #   report.json, manifest.json                  for `aot-tune report --module <package>.<module>`
 #   lib/lib<name>.so, lib/pkgconfig/<name>.pc   the library
 #   include/...                                 its header, and those that all libraries share
@@ -60,5 +61,9 @@ function(aot_tune_install_library target)
     install(FILES "${generated}/${module}.pyi" DESTINATION "${folder}")
     file(TOUCH "${generated}/py.typed")
     install(FILES "${generated}/py.typed" DESTINATION "${folder}")
+    file(GLOB own "${CMAKE_SOURCE_DIR}/${folder}/__main__.py" "${CMAKE_SOURCE_DIR}/*/${folder}/__main__.py")
+    if(NOT own)
+      install(FILES "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/package_main.py" DESTINATION "${folder}" RENAME __main__.py)
+    endif()
   endif()
 endfunction()

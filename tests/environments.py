@@ -43,12 +43,13 @@ CCACHE = shutil.which("ccache") or shutil.which("ccache", path=str(Path(sys.exec
 
 
 def environment(**given: str) -> dict[str, str]:
-    """The environment without what would lead a build elsewhere, and without time for older CPUs."""
+    """The environment without what would lead a build elsewhere, without time for older CPUs or handlers of XLA."""
     dropped = ("AOT_TUNE_", "SKBUILD", "CMAKE_", "PYTHON", "CXX", "MAX_JOBS", "VIRTUAL_ENV", "SOURCE_DATE_EPOCH")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
     # Bytecode of all of numpy for each isolated build costs more than what such a build imports of it.
     launcher = {"CMAKE_CXX_COMPILER_LAUNCHER": f"{ROOT}/tests/cached;{CCACHE}"} if CCACHE else {}
     settings = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_COMPILE": "no", "AOT_TUNE_OLDER_CPUS": "0"}
+    settings["AOT_TUNE_XLA_FFI"] = "0"
     return {**kept, **launcher, **settings, **given}
 
 

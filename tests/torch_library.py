@@ -7,7 +7,6 @@ integer tells, and extents that are worked out; the dtype of `cast` is that of t
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -158,10 +157,9 @@ NAME = "tested_in_torch"
 
 
 def build_own(folder: Path) -> None:
-    """Build the library with generic variants alone, and with XLA's handlers if there is jax."""
-    jax = "XLA_FFI 1" if importlib.util.find_spec("jax") else ""
-    arguments = f"MODULE {NAME} OUTPUT_NAME {NAME} OPERATORS {' '.join(OWN)} {jax}"
-    env = {"AOT_TUNE_MODE": "generic", "AOT_TUNE_TARGETS": "cpu-x86-64-v3"}
+    """Build the library with generic variants alone, and with XLA's handlers if there is jaxlib."""
+    arguments = f"MODULE {NAME} OUTPUT_NAME {NAME} OPERATORS {' '.join(OWN)}"
+    env = {"AOT_TUNE_MODE": "generic", "AOT_TUNE_TARGETS": "cpu-x86-64-v3", "AOT_TUNE_XLA_FFI": "auto"}
     made = Project.make(folder / "project", arguments=arguments, **env)
     for name, (declared, template) in OWN.items():
         (made.templates / name).mkdir()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import keyword
+import os
 import re
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +19,18 @@ __all__ = ["add_init", "project_files"]
 
 _TEMPLATES = Path(__file__).parent / "project"
 _PLACES = {
+    "README.md": "README.md",
     "pyproject.toml": "pyproject.toml",
     "CMakeLists.txt": "CMakeLists.txt",
-    "README.md": "README.md",
+    "init.py": "src/{name}/__init__.py",
     "operator.py": "templates/axpy/operator.py",
     "axpy.cpp.j2": "templates/axpy/axpy.cpp.j2",
     "test_axpy.py": "tests/test_axpy.py",
+    "cpp_lists.txt": "cpp/CMakeLists.txt",
+    "axpy.cpp": "cpp/axpy.cpp",
+    "tuning.md": "tuning/README.md",
+    "ci.yml": ".github/workflows/ci.yml",
+    "gitignore": ".gitignore",
 }
 """Files of every project: the name of the template without its suffix, and the path in the project."""
 _BESIDE = {
@@ -29,8 +38,21 @@ _BESIDE = {
     "cuda": {"axpy.cu": "csrc/axpy.cu"},
     "triton": {"kernels.py": "templates/kernels.py"},
 }
-_TAKEN = frozenset(("all", "aot_tune", "clean", "help", "install", "numpy", "package", "test", "triton"))
-"""Names of CMake's own targets, and of modules that the project imports."""
+_STEPS = (
+    "pip install cmake ninja pytest",
+    "pip install --no-build-isolation -v .",
+    "python -m pytest tests",
+    'cmake -S cpp -B build/cpp -D{name}_DIR="$(python -m {name} --cmake-dir)"',
+    "cmake --build build/cpp",
+    "build/cpp/axpy",
+)
+"""What to type next. They are those of the project's README.md, too."""
+_TAKEN = frozenset((
+    *("aot_tune", "jax", "numpy", "pytest", "torch", "triton", *sys.stdlib_module_names),
+    *("all", "clean", "depend", "edit_cache", "help", "install", "list_install_components", "package", "test"),
+    *("package_source", "preinstall", "rebuild_cache", "std"),
+))  # fmt: skip
+"""Names of modules that the project imports or that Python has, of CMake's own targets, and of a namespace of C++."""
 
 
 def add_init(commands: Any) -> None:
@@ -39,7 +61,7 @@ def add_init(commands: Any) -> None:
         "init",
         help="a new project with one operator",
         description="Make a folder NAME with a project of one operator, out = a * x + y. The project builds, tests "
-        "itself and makes a wheel without further work. It needs no GPU.",
+        "itself, and is called from Python and C++ without further work. It needs no GPU.",
     )
     init.add_argument("name", metavar="NAME", help="name of the package and of its folder: a Python identifier")
     kind = init.add_mutually_exclusive_group()
@@ -49,28 +71,42 @@ def add_init(commands: Any) -> None:
 
 
 def _init(given: argparse.Namespace) -> int:
-    files = project_files(given.name, given.kind)
-    folder = Path(given.name)
+    files, folder = project_files(given.name, given.kind), Path(given.name)
+    fresh = Path(f".{given.name}.{os.getpid()}")
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if os.path.lexists(folder) and not _is_free(folder):
             raise BuildError(
                 f"{folder} exists and is not an empty folder",
                 why="this command overwrites nothing",
                 fix="take another name, or run this elsewhere",
             )
         for name, text in files.items():
-            path = folder / name
+            path = fresh / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
+        _put(fresh, folder)
     except OSError as error:
         raise BuildError(
-            f"{error.filename} cannot be made", why=error.strerror or str(error), fix="run this where you may write"
+            f"{folder} cannot be made", why=error.strerror or str(error), fix="run this where you may write"
         ) from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
     for name in files:
         print(folder / name)
-    steps = ("pip install cmake ninja pytest", "pip install --no-build-isolation -v .", "python -m pytest tests")
-    print(f"\ncd {folder}", *steps, sep="\n")
+    print(f"\ncd {folder}", *(step.format(name=given.name) for step in _STEPS), sep="\n")
     return 0
+
+
+def _is_free(folder: Path) -> bool:
+    """Whether a folder holds nothing but a repository."""
+    return folder.is_dir() and all(path.name == ".git" for path in folder.iterdir())
+
+
+def _put(fresh: Path, folder: Path) -> None:
+    """Move files into a folder that holds none of them."""
+    folder.mkdir(exist_ok=True)
+    for path in fresh.iterdir():
+        path.rename(folder / path.name)
 
 
 def project_files(name: str, kind: str = "plain") -> dict[str, str]:
@@ -87,7 +123,7 @@ def project_files(name: str, kind: str = "plain") -> dict[str, str]:
         fix = "use letters, digits and _, a letter first, such as my_kernels; not a keyword of Python"
         raise OptionError(f"{name!r} cannot be the name of a package", fix=fix)
     if name in _TAKEN:
-        raise OptionError(f"{name!r} is taken", why="by CMake, or by what the project imports", fix="take another name")
+        raise OptionError(f"{name!r} is taken", why="CMake, Python or the project uses it", fix="take another name")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -102,4 +138,7 @@ def project_files(name: str, kind: str = "plain") -> dict[str, str]:
         keep_trailing_newline=True,
     )
     places = {**_PLACES, **_BESIDE[kind]}
-    return {path: environment.get_template(f"{file}.txt").render(name=name, kind=kind) for file, path in places.items()}
+    return {
+        path.format(name=name): environment.get_template(f"{file}.txt").render(name=name, kind=kind)
+        for file, path in places.items()
+    }

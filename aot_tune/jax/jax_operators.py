@@ -308,7 +308,7 @@ def register(module: ModuleType, namespace: str | None = None, *, vmap_method: s
     """Give JAX the handlers of a library, for CPUs and GPUs, and return its operators.
 
     Args:
-        module: the Python module of the library, such as `aot_tune.ops`, built with AOT_TUNE_XLA_FFI.
+        module: the Python module of the library, such as `aot_tune.ops`, built where jaxlib is installed.
         namespace: the beginning of targets' names; the default is the module's name.
         vmap_method: with None, calls below `jax.vmap` raise. With `sequential` or `sequential_unrolled`, they are made
             one after the other.
@@ -329,7 +329,7 @@ def register(module: ModuleType, namespace: str | None = None, *, vmap_method: s
         raise JaxError(
             f"the library of {module.__name__} has no handlers of XLA's FFI",
             why="they are compiled only if CMake is asked for them",
-            fix="build it with AOT_TUNE_XLA_FFI=1, or with XLA_FFI 1 in aot_tune_add_library",
+            fix="build it with --no-build-isolation where jaxlib is installed, or with AOT_TUNE_XLA_FFI=1",
         )
     namespace = module.__name__ if namespace is None else namespace
     with _lock:

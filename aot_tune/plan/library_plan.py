@@ -221,12 +221,12 @@ def make_plan(
     mistakes.tell()
     files = sorted({*input_files(roots, operators, request.database, imported), *workload.paths})
     toolchains = {b: toolchain_for(b, environment).identity() for b in _backends(operators.values(), families)}
-    xla = _xla_include_folder(options.xla_ffi)
+    xla, no_handlers = _xla_include_folder(options.xla_ffi)
     linked = linked_libraries(operators, request.compile, toolchains, environment)
     caution = caution_of(machine, options.mode)
     devices = [] if caution else machines.devices(options.threads or usable_cores(), families)
     cautions = (caution, caution_of_temporaries(environment), *(family(f).caution for f in families))
-    notes = [text for text in (left_out, *misspelt(environment), *cautions) if text]
+    notes = [text for text in (left_out, no_handlers, *misspelt(environment), *cautions) if text]
     if may_measure and options.mode in ("auto", "tune"):
         notes += machines.check_measuring(targets, toolchains.get("nvcc", {}).get("version", "0.0"), environment)
         check_memory(operators.values(), options.filter, targets, devices, workload.places)
@@ -493,17 +493,24 @@ def _digest_of_inputs(files: Sequence[Path], roots: Sequence[Path]) -> str:
     return digest_of_files((name(p.resolve()), p) for p in files)
 
 
-def _xla_include_folder(option: str) -> str:
-    """The include folder for XLA's headers, by the option AOT_TUNE_XLA_FFI; empty if the option is empty.
+def _xla_include_folder(option: str) -> tuple[str, str]:
+    """The include folder for XLA's headers, empty for no handlers, and a note if a jaxlib cannot serve.
 
     Args:
-        option: empty, a folder, or 1 for the headers of the jaxlib in the build's Python.
+        option: empty, a folder, 1 for the jaxlib in the build's Python, or auto for 1 if there is one.
 
     Raises:
-        BuildError: when there are no headers, or they are too old.
+        BuildError: when there are no headers, or they are too old, and the option demands them.
     """
-    if not option:
-        return ""
+    if option == "auto":
+        try:
+            return (_xla_headers("1"), "") if importlib.util.find_spec("jaxlib") else ("", "")
+        except BuildError as error:
+            return "", f"no handlers for XLA's FFI: {error.what}"
+    return (_xla_headers(option) if option else ""), ""
+
+
+def _xla_headers(option: str) -> str:
     folder = _of_jax() if option == "1" else Path(option)
     if not (folder / _XLA_HEADER).is_file():
         raise BuildError(

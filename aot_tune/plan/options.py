@@ -52,10 +52,10 @@ def _folder(name: str, value: str) -> str:
 
 
 def _headers(name: str, value: str) -> str:
-    """Empty for none, 1, or a folder."""
-    if value not in ("0", "1") and not os.path.isabs(value):  # noqa: PTH117 - as above
+    """Empty for none, auto, 1, or a folder."""
+    if value not in ("auto", "0", "1") and not os.path.isabs(value):  # noqa: PTH117 - as above
         raise OptionError(
-            f"{name}={value!r} is neither 0, 1 nor an absolute path",
+            f"{name}={value!r} is neither auto, 0, 1 nor an absolute path",
             fix=f"write {name}=1 for the headers of the build's jaxlib, or the folder that jax.ffi.include_dir() "
             f"returns",
         )
@@ -257,10 +257,10 @@ class Options:
         ("off", "winners"),
     )
     xla_ffi: str = _option(
-        "0",
-        "1 makes the library export handlers of XLA's FFI, for calls from JAX. It uses the headers of the `jaxlib` of "
-        "the build's Python. For other headers, give their folder, as `jax.ffi.include_dir()` returns it "
-        "([jax.md](../jax.md))",
+        "auto",
+        "whether the library exports handlers of XLA's FFI, for calls from JAX ([jax.md](../jax.md)). `auto`: if the "
+        "build's Python has `jaxlib`, whose headers they need. `1` demands them, `0` leaves them out. A folder, as "
+        "`jax.ffi.include_dir()` returns it, has other headers",
         read=_headers,
     )
 

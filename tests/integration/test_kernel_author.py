@@ -117,6 +117,7 @@ def test_what_is_inside(example: Built) -> None:
         f"my_kernels/{name}"
         for name in (
             *("ops.abi3.so", "ops.pyi", "py.typed", "report.json", "manifest.json", "lib/libmy_kernels.so"),
+            "__main__.py",
             *("lib/pkgconfig/my_kernels.pc", "include/my_kernels.h"),
             *(f"include/aot_tune/{header}" for header in ("base.h", "tensor.h", "tensor.hpp")),
             *("cmake/my_kernelsConfig.cmake", "cmake/my_kernelsConfig-release.cmake"),
@@ -141,8 +142,11 @@ def test_a_program_finds_it_and_its_report_is_read(example: Built, tmp_path: Pat
     assert program is not None
     (tmp_path / "main.cpp").write_text(program[1])
     (tmp_path / "CMakeLists.txt").write_text(LISTS)
-    build, package = tmp_path / "build", tmp_path / "my_kernels"
-    run(["cmake", "-S", tmp_path, "-B", build, f"-Dmy_kernels_ROOT={package}"], env=environment())
+    build = tmp_path / "build"
+    asked = [sys.executable, "-m", "my_kernels", "--cmake-dir"]
+    found = run(asked, env=environment(PYTHONPATH=str(tmp_path)), cwd=tmp_path.parent).strip()
+    assert found == str(tmp_path / "my_kernels" / "cmake")
+    run(["cmake", "-S", tmp_path, "-B", build, f"-Dmy_kernels_DIR={found}"], env=environment())
     run(["cmake", "--build", build], env=environment())
     run([build / "program"], env=environment())
     report = [sys.executable, "-m", "aot_tune", "report", "--module", "my_kernels.ops"]
