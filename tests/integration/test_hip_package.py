@@ -6,6 +6,7 @@ Nothing here ran on a card.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from io import BytesIO
@@ -70,7 +71,7 @@ def test_the_build_says_loudly_what_it_is(made: Made) -> None:
     assert f"note: {caution}" in made.log
     assert caution in made.report.notes
     for target in MACHINES:
-        assert f"rms_norm: NOT TUNED for {target}, the generic variant serves" in made.log
+        assert re.search(rf"rms_norm.*: NOT TUNED for {target}, the generic variant serves", made.log)
 
 
 @pytest.fixture(scope="module")
