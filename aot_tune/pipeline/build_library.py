@@ -41,6 +41,8 @@ from aot_tune.support.wall_clock import note_tuned, planned_just_now, spent_befo
 
 __all__ = ["build", "shown_again"]
 
+_STILL = 0.25
+"""At the end of the tuning, at least this share of the time for the link is left."""
 _NOT_OWN = ("/usr", "/opt", "/lib", "/lib64", "/nix", "/proc", "/sys", "/dev")
 
 
@@ -67,7 +69,7 @@ def build(directory: Path) -> None:
         for line in verdict_lines(in_reading_order(report), _without_baseline(session, report)):
             progress.line(line)
         progress.line(
-            f"done in {budget.spent:.0f} s, about {max(link - ago, 0.0):.0f} s more to link; "
+            f"done in {budget.spent:.0f} s, about {max(link - ago, _STILL * link):.0f} s more to link; "
             f"{shown_again(plan, directory)}"
         )
 

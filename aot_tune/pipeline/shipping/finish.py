@@ -58,6 +58,8 @@ from aot_tune.support.storage import scratch_folder, write_changed
 
 __all__ = ["MORE_SHAPES", "choose", "finish", "keep_texts", "selected", "tell_losses", "told_losses"]
 
+_MOST_BUSY = 0.25
+"""A remark tells of other programs if they used the cores in a larger share of the races."""
 MORE_SHAPES = "tune on the device with more shapes (AOT_TUNE_SURVEY), or add kernels that are good there"
 """What to do where the decision loses too much."""
 _SECONDS = 600.0
@@ -342,7 +344,9 @@ def _busy(chosen: Mapping[str, Sequence[Chosen]]) -> list[str]:
     among = f"in {len(loads)} of {counted(len(races), 'race')}"
     text = f"other programs used up to {max(loads):.1f} cores {among}" if loads else ""
     bad = f"times on {counted(spoiled, 'problem')} are spoiled and not recorded: measure them again" if spoiled else ""
-    return [f"{MACHINE_BUSY}: {'; '.join(filter(None, (text, bad)))}"] if loads or spoiled else []
+    if not spoiled and len(loads) <= _MOST_BUSY * len(races):
+        return []
+    return [f"{MACHINE_BUSY}: {'; '.join(filter(None, (text, bad)))}"]
 
 
 def _disturbed(reports: Sequence[OperatorReport]) -> list[str]:
