@@ -25,10 +25,11 @@ from aot_tune.link.measured_problems import alone_rows, measured_fields, render_
 from aot_tune.link.signature import braced, c_string, render_template
 from aot_tune.render.template_functions import parameters, scalar_type
 from aot_tune.select import Term, Tree
-from aot_tune.spec import Expr, Operator, dtype_index
+from aot_tune.spec import Expr, Operator, Tensor, dtype, dtype_index
 from aot_tune.spec.calls import BoundDim, bound_dims
 from aot_tune.spec.regimes import OTHER, regimes_of
 from aot_tune.spec.targets import TILES_LEVEL
+from aot_tune.spec.tensors import OffBy
 
 __all__ = ["render_dispatch"]
 
@@ -314,7 +315,17 @@ def _operator(spec: LibrarySpec, table: OperatorTable) -> str:
         most_terms=max([1, *(len(_shared_terms(target.expected)) for target in table.tables)]),
         tables=_tables(table),
         on_host=any(family_facts(f).on_host for f in table.families),
+        tolerances=braced([_tolerance(op, tensor) for tensor in op.tensors]),
+        rounding=2.0 ** -dtype(op.intermediates).fraction if op.intermediates else 0.0,
     )
+
+
+def _tolerance(op: Operator, tensor: Tensor) -> str:
+    """By how much an output may be off: as a factor of its rounding, and as a step of integers in a share of them."""
+    stated = op.tolerance.get(tensor.name) if isinstance(op.tolerance, Mapping) else op.tolerance
+    if isinstance(stated, OffBy):
+        return braced([0, stated.most, stated.share])
+    return braced([stated or 0, 0, 1])
 
 
 def _loads(table: OperatorTable) -> bool:

@@ -38,6 +38,12 @@ RUN_TIME_VARIABLES = (
         "([dispatch.md](../dispatch.md))",
     ),
     RunTimeVariable(
+        "AOT_TUNE_CHECK",
+        "`first`: the first call of each variant is compared with the generic variant, within twice the operator's "
+        "tolerance; `100`: every hundredth. If they differ, one line on stderr tells, and from then on the generic "
+        "variant serves in place of that variant. Calls in a CUDA graph's capture are not compared",
+    ),
+    RunTimeVariable(
         "AOT_TUNE_TRACE",
         "a file in which the library counts its calls, as problems; `%p` is the number of the process "
         "([tracing.md](../tracing.md)). If the file cannot be written, calls go on, and one line on stderr says so",

@@ -93,7 +93,7 @@ int32_t cpu_processors(int32_t) noexcept {
 }  // namespace
 
 extern const Backend backend_cpu;
-const Backend backend_cpu = {"cpu",   kDLCPU,  cpu_level, cpu_workspace, nullptr,
-                             nullptr, nullptr, nullptr,   nullptr,       cpu_processors};
+const Backend backend_cpu = {"cpu",   kDLCPU,  cpu_level, cpu_workspace,  nullptr, nullptr,
+                             nullptr, nullptr, nullptr,   cpu_processors, nullptr};
 
 }  // namespace aot_tune

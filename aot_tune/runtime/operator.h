@@ -5,6 +5,7 @@
 
 #include <type_traits>
 
+#include "compare.h"
 #include "cpu_threads.h"
 #include "decision.h"
 #include "shapes.h"
@@ -203,11 +204,17 @@ int32_t forced(const CallOf<Op>& c, int* variant) {
                        variant);
 }
 
+// The variant, or the generic one if AOT_TUNE_CHECK found that their results differ.
+template <typename Op>
+int trusted(const CallOf<Op>& c, int variant) noexcept {
+  return is_forced() && Op::checks[variant].differs.load(std::memory_order_relaxed) ? c.generic : variant;
+}
+
 // The first ranked variant that can be had here and whose workspace fits, else the generic one.
 template <typename Op>
 __attribute__((noinline)) int32_t choose_fitting(const CallOf<Op>& c, FittingTrace& trace, int* variant,
                                                  size_t* size) {
-  *variant = choose(c, trace);
+  *variant = trusted(c, choose(c, trace));
   return c.need(*variant, size);
 }
 
@@ -223,7 +230,7 @@ int32_t serve(const CallOf<Op>& c, const aot_tune_exec* exec, int* variant, size
   }
   const bool named = *variant >= 0;
   NoTrace trace;
-  if (!named) *variant = choose(c, trace);
+  *variant = trusted(c, named ? *variant : choose(c, trace));
   int32_t status = c.need(*variant, size);
   *first = !named && status == 0 && *size <= workspace_limit(exec);
   if (!named && (status == kUnavailable || *size > workspace_limit(exec))) {
@@ -428,6 +435,49 @@ int32_t run(const CallOf<Op>& c, const aot_tune_exec* exec, const Arguments<Op>&
   return AOT_TUNE_OK;
 }
 
+// A call of which AOT_TUNE_CHECK compares the results, if it is its variant's turn. The generic variant comes
+// first, because the other one may write over inputs.
+template <typename Op>
+__attribute__((noinline, cold)) int32_t run_checked(const CallOf<Op>& c, const aot_tune_exec* exec,
+                                                    const Arguments<Op>& a, uint64_t number) {
+  static std::atomic<bool> told{false};
+  int variant;
+  size_t size;
+  bool first;
+  if (int32_t status = serve(c, exec, &variant, &size, &first)) return status;
+  if (variant == c.generic) return run(c, exec, a, number);
+  Checks& checks = Op::checks[variant];
+  if (c.hollow || is_capturing(*c.backend, exec) || !is_due(checks))
+    return run(c, exec, a, checks_once() && checks.passed.load(std::memory_order_relaxed) ? number : 0);
+  if (!Op::kAllowed.declared) tell_defaults(Op::kFacts, &told);
+  aot_tune_exec own{};
+  own.stream = exec != nullptr ? exec->stream : nullptr;
+  OtherResults results(Op::kFacts, *c.backend, c.device(), own.stream);
+  CallOf<Op> other = c;
+  if (!results.begin(c.arguments.tensors, other.view)) return run(c, exec, a, 0);
+  for (int i = 0; i < Op::kOperator.tensor_count; ++i) {
+    if (c.arguments.tensors[i] != nullptr) other.arguments.tensors[i] = &other.view[i].tensor;
+  }
+  size_t needed;
+  const bool known = other.need(c.generic, &needed) == 0 && launch(other, &own, c.generic, needed) == 0;
+  const int32_t status = launch(c, exec, variant, size);
+  if (status == kUnavailable) return run(c, exec, a, 0);
+  if (status != AOT_TUNE_OK || !known) return status;
+  char text[300];
+  Text what(text, sizeof text);
+  const OtherResults::Found found = results.compare(c.arguments.tensors, c.view, Op::kAllowed, what);
+  if (found == OtherResults::kAlike) checks.passed.store(true, std::memory_order_relaxed);
+  if (found != OtherResults::kDifferent) return status;
+  if (!checks.differs.exchange(true)) {
+    int64_t facts[Op::kFacts.count()];
+    read_facts(c, facts);
+    tell_difference(Op::kFacts, facts, Op::kVariants[variant], Op::kVariants[c.generic], text);
+  }
+  if (results.restore(c.arguments.tensors, c.view)) return AOT_TUNE_OK;
+  return fail(AOT_TUNE_ERROR_MEMORY, "%s: the generic variant's results could not be copied to the outputs",
+              Op::kOperator.name);
+}
+
 // ---- Telling of a call
 
 // Counts a call for AOT_TUNE_TRACE.
@@ -477,6 +527,10 @@ __attribute__((cold)) int32_t explain(const CallOf<Op>& c, const aot_tune_exec* 
   }
   const bool named = choice >= 0;
   FittingTrace trace{workspace_limit(exec), &text};
+  NoTrace none;
+  const int wished = named ? choice : choose(c, none);
+  const bool distrusted = trusted(c, wished) != wished;
+  if (named) choice = trusted(c, choice);
   const int32_t status = named ? c.need(choice, &size) : choose_fitting(c, trace, &choice, &size);
   if (status != 0) return failed(c, choice, "workspace", status);
   const VariantInfo& chosen = Op::kVariants[choice];
@@ -484,8 +538,9 @@ __attribute__((cold)) int32_t explain(const CallOf<Op>& c, const aot_tune_exec* 
   char lacks[256];
   Text hollow(lacks, sizeof lacks);
   explain_hollow(hollow, Op::kOperator);
-  const char* why = named                   ? "named by AOT_TUNE_FORCE"
-                    : ruled                 ? "named by a rule of AOT_TUNE_OVERRIDE"
+  const char* why = distrusted ? "generic: AOT_TUNE_CHECK found other results of the variant that would serve"
+                    : named    ? "named by AOT_TUNE_FORCE"
+                    : ruled    ? "named by a rule of AOT_TUNE_OVERRIDE"
                     : trace.foresaw(chosen) ? "expected to be the fastest of those whose guards hold"
                     : choice != c.generic   ? "first of the variants ranked for such calls whose guards hold"
                     : c.hollow              ? lacks
@@ -521,7 +576,8 @@ __attribute__((noinline)) int32_t call_anew(const Arguments<Op>& a, const aot_tu
   int32_t status = entered.enter(*c.backend, c.device().device_id);
   if (status != AOT_TUNE_OK) return status;
   // what is counted is not remembered, so that each such call comes here
-  status = run(c, exec, a, traced ? 0 : number);
+  status = is_forced() && is_checked() ? run_checked(c, exec, a, traced ? 0 : number)
+                                       : run(c, exec, a, traced ? 0 : number);
   if (traced && status == AOT_TUNE_OK) trace_call(c, is_capturing(*c.backend, exec));
   if (warns_of_unseen() && status == AOT_TUNE_OK) warn(c);
   return status;

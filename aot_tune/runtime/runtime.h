@@ -147,8 +147,8 @@ struct Scope {
 };
 
 // What the library needs to know of a family of devices. Each family has a source file that defines `const
-// Backend backend_<family>`. Generated code lists those for which a library has variants. The last six may be
-// NULL.
+// Backend backend_<family>`. Generated code lists those for which a library has variants. The last seven may
+// be NULL.
 struct Backend {
   const char* family;
   int32_t device_type;  // DLPack's
@@ -165,6 +165,8 @@ struct Backend {
   bool (*capturing)(void* stream) noexcept;  // whether a graph is captured from a stream
   // Threads that kernels of the calling thread get, or a device's multiprocessors. 0 if they do not matter.
   int32_t (*processors)(int32_t device_id) noexcept;
+  // Copies between the device and the host, in the stream's order, and waits. NULL if both have one memory.
+  int32_t (*copy)(void* to, const void* from, size_t size, void* stream) noexcept;
 };
 
 // The error for a call on a device of a family that no variant is for.
@@ -279,7 +281,8 @@ class Switch {
   std::atomic<int32_t> state_{-1};
 };
 
-// AOT_TUNE_FORCE: the variant that is taken. It is also on if one of the other variables is bad.
+// AOT_TUNE_FORCE: the variant that is taken. It is also on if one of the other variables is bad, and with
+// AOT_TUNE_CHECK, so that calls without either ask only once.
 extern Switch forcing;
 bool read_force() noexcept;
 inline bool is_forced() noexcept { return forcing.is_on(read_force); }
@@ -293,8 +296,10 @@ bool is_excluded(const OperatorInfo& op, const VariantInfo& variant) noexcept;
 bool bad_exclude() noexcept;
 bool bad_override() noexcept;
 bool bad_warn() noexcept;
+bool bad_check() noexcept;
 int32_t check_override(const OperatorInfo& op) noexcept;
 int32_t check_warn(const OperatorInfo& op) noexcept;
+int32_t check_check(const OperatorInfo& op) noexcept;
 
 template <typename Trace>
 bool allowed(const OperatorInfo& op, const VariantInfo& variant, Trace& trace) noexcept {

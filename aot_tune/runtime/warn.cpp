@@ -29,19 +29,6 @@ const char* given() noexcept {
   return text != nullptr ? text : "";
 }
 
-void add_call(Text& text, const FactsInfo& info, const int64_t* facts) noexcept {
-  const OperatorInfo& op = *info.op;
-  for (int32_t i = 0; i < op.dim_count; ++i) text.add(" %s=%" PRId64, op.dims[i], facts[i]);
-  facts += op.dim_count;
-  for_each_by_name(op.variables, op.variable_count, [&](int32_t i) {
-    text.add(" %s=%s", op.variables[i].name, op.variables[i].choices[facts[i]]);
-  });
-  facts += op.variable_count;
-  for_each_by_name(op.attributes, op.attribute_count, [&](int32_t i) {
-    if (facts[i] != 0) text.add(" %s=%s", op.attributes[i].name, op.attributes[i].choices[facts[i]]);
-  });
-}
-
 void add_reason(Text& text, const FactsInfo& info, const int64_t* facts, const Backend& backend,
                 const Seen* seen, int row) noexcept {
   if (seen == nullptr || seen->spans == nullptr) {
@@ -70,6 +57,19 @@ void add_reason(Text& text, const FactsInfo& info, const int64_t* facts, const B
 }
 
 }  // namespace
+
+void add_call(Text& text, const FactsInfo& info, const int64_t* facts) noexcept {
+  const OperatorInfo& op = *info.op;
+  for (int32_t i = 0; i < op.dim_count; ++i) text.add(" %s=%" PRId64, op.dims[i], facts[i]);
+  facts += op.dim_count;
+  for_each_by_name(op.variables, op.variable_count, [&](int32_t i) {
+    text.add(" %s=%s", op.variables[i].name, op.variables[i].choices[facts[i]]);
+  });
+  facts += op.variable_count;
+  for_each_by_name(op.attributes, op.attribute_count, [&](int32_t i) {
+    if (facts[i] != 0) text.add(" %s=%s", op.attributes[i].name, op.attributes[i].choices[facts[i]]);
+  });
+}
 
 bool bad_warn() noexcept { return *given() != '\0' && std::strcmp(given(), kUnseen) != 0; }
 

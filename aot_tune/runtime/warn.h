@@ -26,6 +26,9 @@ struct Seen {
   const RegimeInfo* regimes;
 };
 
+// Adds what tells a call: its dims, dtypes and attributes.
+void add_call(Text& text, const FactsInfo& info, const int64_t* facts) noexcept;
+
 extern Switch warning;  // it is off if the variable is bad
 bool read_warn() noexcept;
 inline bool warns_of_unseen() noexcept { return warning.is_on(read_warn); }

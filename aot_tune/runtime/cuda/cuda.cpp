@@ -123,6 +123,19 @@ int32_t cuda_processors(int32_t device_id) noexcept {
   return driver().device_attribute(&count, kMultiprocessors, device) == 0 ? count : 0;
 }
 
+int32_t cuda_copy(void* to, const void* from, size_t size, void* stream) noexcept {
+  struct Copying {
+    int (*copy)(void*, const void*, size_t, void*);
+    int (*wait)(void* stream);
+  };
+  static const Copying found = {
+      reinterpret_cast<decltype(Copying::copy)>(dlsym(driver().library, "cuMemcpyAsync")),
+      reinterpret_cast<decltype(Copying::wait)>(dlsym(driver().library, "cuStreamSynchronize"))};
+  if (found.copy == nullptr || found.wait == nullptr) return kNotInitialized;
+  const int error = found.copy(to, from, size, stream);
+  return error != 0 ? error : found.wait(stream);
+}
+
 // ---- The thread's device
 
 // Contexts tell the thread's device. They can be restored without making one on a device that the caller
@@ -177,7 +190,8 @@ void* cuda_context() noexcept {
 }  // namespace
 
 extern const Backend backend_cuda;
-const Backend backend_cuda = {"cuda",    kDLCUDA,      gpu_level,    gpu_workspace, gpu_enter,
-                              gpu_leave, gpu_describe, cuda_context, gpu_capturing, cuda_processors};
+const Backend backend_cuda = {"cuda",        kDLCUDA,         gpu_level,    gpu_workspace,
+                              gpu_enter,     gpu_leave,       gpu_describe, cuda_context,
+                              gpu_capturing, cuda_processors, cuda_copy};
 
 }  // namespace aot_tune

@@ -112,6 +112,20 @@ int read_level(int32_t device_id, int32_t* level) noexcept {
   return 0;
 }
 
+int32_t hip_copy(void* to, const void* from, size_t size, void* stream) noexcept {
+  struct Copying {
+    int (*copy)(void*, const void*, size_t, int kind, void* stream);
+    int (*wait)(void* stream);
+  };
+  constexpr int kByAddress = 4;  // hipMemcpyDefault
+  static const Copying found = {
+      reinterpret_cast<decltype(Copying::copy)>(dlsym(driver().library, "hipMemcpyAsync")),
+      reinterpret_cast<decltype(Copying::wait)>(dlsym(driver().library, "hipStreamSynchronize"))};
+  if (found.copy == nullptr || found.wait == nullptr) return kNotInitialized;
+  const int error = forget(found.copy(to, from, size, kByAddress, stream));
+  return error != 0 ? error : forget(found.wait(stream));
+}
+
 int switch_device(int32_t device_id, Scope* scope) noexcept {
   int before = 0;
   int error = forget(driver().current_device(&before));
@@ -128,7 +142,7 @@ void switch_back(const Scope& scope) noexcept {
 }  // namespace
 
 extern const Backend backend_hip;
-const Backend backend_hip = {"hip",     kDLROCM,      gpu_level, gpu_workspace, gpu_enter,
-                             gpu_leave, gpu_describe, nullptr,   gpu_capturing, nullptr};
+const Backend backend_hip = {"hip",        kDLROCM, gpu_level,     gpu_workspace, gpu_enter, gpu_leave,
+                             gpu_describe, nullptr, gpu_capturing, nullptr,       hip_copy};
 
 }  // namespace aot_tune

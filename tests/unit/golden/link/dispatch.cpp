@@ -88,6 +88,9 @@ struct Own {
   static constexpr bool kRunsOnHost = true;
   static inline thread_local void* known_calls = nullptr;  // the thread's, from the first that is remembered on
   static inline std::atomic<uint64_t> loaded[4];  // a bit per device, of each variant
+  static inline Checks checks[4];
+  static constexpr Tolerance kTolerances[] = {{0, 0, 1}};
+  static constexpr Tolerances kAllowed = {kTolerances, 0.0, false};
 
   // Reads the dims from arguments that were checked.
   static int32_t bind(Tensors t, const Scalar* s, int64_t* dims);

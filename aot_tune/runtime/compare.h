@@ -1,0 +1,76 @@
+// AOT_TUNE_CHECK: results of a variant are compared with those of the generic variant, which computes the
+// same call in memory of its own.
+#ifndef AOT_TUNE_RUNTIME_COMPARE_H_
+#define AOT_TUNE_RUNTIME_COMPARE_H_
+
+#include "facts.h"
+
+namespace aot_tune {
+
+// By how much each of two right results may be off, by tensor. Of floats it is `factor` times the rounding of
+// the largest value of its row. Integers may be off by `step`, in a `share` of the elements.
+struct Tolerance {
+  double factor;
+  double step;
+  double share;
+};
+
+struct Tolerances {
+  const Tolerance* of;
+  double rounding;  // of intermediate results, or 0 if that is the coarsest of all tensors
+  bool declared;    // by the operator; else these are defaults
+};
+
+// What is known of a variant.
+struct Checks {
+  std::atomic<uint64_t> calls{0};
+  std::atomic<bool> passed{false};
+  std::atomic<bool> differs{false};
+};
+
+extern Switch checking;  // it is off if the variable is bad
+bool read_check() noexcept;
+inline bool is_checked() noexcept { return checking.is_on(read_check); }
+bool checks_once() noexcept;            // whether only first calls are checked
+bool is_due(Checks& variant) noexcept;  // counts a call
+void tell_defaults(const FactsInfo& info, std::atomic<bool>* told) noexcept;
+
+// The results of the generic variant for a call, in memory that is like that of the call's outputs.
+class OtherResults {
+ public:
+  OtherResults(const FactsInfo& info, const Backend& backend, const DLDevice& device, void* stream) noexcept
+      : info_(info), backend_(backend), device_(device), stream_(stream) {}
+  OtherResults(const OtherResults&) = delete;
+  OtherResults& operator=(const OtherResults&) = delete;
+  ~OtherResults();
+
+  // Lets `views` be those of a call that writes elsewhere. False if there is no memory for that.
+  bool begin(const DLTensor* const* given, View* views) noexcept;
+  // How the call's outputs are beside these results; `what` says where they differ.
+  enum Found { kAlike, kDifferent, kUnknown };
+  Found compare(const DLTensor* const* given, const View* views, const Tolerances& allowed,
+                Text& what) noexcept;
+  // Puts these results into the call's outputs.
+  bool restore(const DLTensor* const* given, const View* views) noexcept;
+
+ private:
+  struct Copy;
+  bool is_compared(const DLTensor* const* given, const View& view, int tensor) const noexcept;
+  bool copy(void* to, const void* from, size_t size) const noexcept;
+
+  const FactsInfo& info_;
+  const Backend& backend_;
+  const DLDevice device_;
+  void* const stream_;
+  Workspace taken_;         // of a GPU
+  void* memory_ = nullptr;  // of the host
+  uintptr_t places_[kMaxTensors] = {};
+};
+
+// Reports a variant that differs, and where.
+void tell_difference(const FactsInfo& info, const int64_t* facts, const VariantInfo& variant,
+                     const VariantInfo& generic, const char* what) noexcept;
+
+}  // namespace aot_tune
+
+#endif  // AOT_TUNE_RUNTIME_COMPARE_H_
