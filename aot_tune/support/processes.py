@@ -138,7 +138,11 @@ def _memory(pid: int | str, field: int) -> int:
     Raises:
         OSError: when there is no such process.
     """
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[field]) * os.sysconf("SC_PAGE_SIZE")
+    file = os.open(f"/proc/{pid}/statm", os.O_RDONLY)  # workers ask before each run
+    try:
+        return int(os.read(file, 256).split()[field]) * os.sysconf("SC_PAGE_SIZE")
+    finally:
+        os.close(file)
 
 
 def resident_bytes(pid: int | str = "self") -> int:

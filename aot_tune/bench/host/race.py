@@ -154,7 +154,7 @@ class Race:
         tried in a new worker. The runner is asked again in a worker that has held nothing else. It is asked there too,
         as often as before, if it is wrong: others may be why.
         """
-        deaths, asks = 0, 1
+        deaths, asks, repeats = 0, 1, isinstance(request, messages.Verify) and request.repeat
         while runner.status == "ok":
             spared = runner.spared
             try:
@@ -176,12 +176,12 @@ class Race:
                 continue
             if messages.is_fault(reply) and worker.hosted - {runner.digest} and runner.spared < _SPARED:
                 runner.spared, self._loaded_in = runner.spared + 1, None
-                asks = _AGAIN if _repeats(request) else len(runner.samples) + 1
+                asks = _AGAIN if repeats else len(runner.samples) + 1
                 self._pool.dismiss(worker)
                 continue
             if not isinstance(reply, messages.Failure | messages.Checked) or reply.status == "ok":
                 return reply
-            before = isinstance(reply, messages.Checked) and not _repeats(request)
+            before = isinstance(reply, messages.Checked) and not repeats
             runner.out(reply.status, f"{reply.reason}{' before the race' * before}")
         return None
 
@@ -190,13 +190,17 @@ class Race:
     ) -> messages.Reply:
         """A worker's last answer to requests, or the first that says that the runner is wrong.
 
-        In each worker it is verified first. What timed calls leave is compared with that.
+        In each worker it is verified first. What timed calls leave is compared with that. Bits that vary are wrong,
+        unless the operator declares that they may.
         """
+        may_vary = self._context.operators[self._prepared.operator].deterministic is False
         if runner.variant and runner.handle not in self._verified and not isinstance(requests[0], messages.Verify):
             requests.insert(0, self._verification(runner))
         self._verified.add(runner.handle)
         for request in requests:
             reply = self._pool.request(worker, request, seconds)
+            if isinstance(reply, messages.Checked) and reply.bitwise is False and not may_vary:
+                reply = messages.Checked(status="wrong-result", reason=_VARIES)
             if messages.is_fault(reply):
                 break
         return reply
@@ -361,12 +365,8 @@ class Race:
         return steady_rounds(self._clocks, self._policy.on_gpu.clock_change, least)
 
     def _repeat_winner(self) -> None:
-        """Repeat the winner's call. If it is wrong then, it is out, and the next one is the winner.
-
-        Bits that vary are wrong, unless the operator declares that they may.
-        """
+        """Repeat the winner's call. If it is wrong then, it is out, and the next one is the winner."""
         known, seconds = self._context.findings.repeated, self._policy.deadlines.verify
-        may_vary = self._context.operators[self._prepared.operator].deterministic is False
         while ours := [r for r in self._standing() if r.samples]:
             winner = min(ours, key=lambda r: statistics.median(r.samples))
             if winner.digest not in known:
@@ -375,9 +375,7 @@ class Race:
                     known[winner.digest] = reply.bitwise
             if winner.status == "ok":
                 winner.bitwise = known.get(winner.digest)
-                if may_vary or winner.bitwise is not False:
-                    break
-                winner.out("wrong-result", _VARIES)
+                break
 
     def _repeat(self, runners: Sequence[_Runner], order: random.Random) -> None:
         """Repeat rounds whose clock changed, and drop such rounds as long as enough others are left."""
@@ -505,7 +503,3 @@ class Race:
             threads=runner.threads,
             seen=Seen.of(self._context.device, self._states, self._clocks),
         )
-
-
-def _repeats(request: messages.Request) -> bool:
-    return isinstance(request, messages.Verify) and request.repeat

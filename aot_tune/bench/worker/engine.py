@@ -578,12 +578,16 @@ class CallSet:
         differs = [self._engine.reverse(t, self.storages[t.name], self.pristine[t.name]) for t in inputs]
         return any(differs)
 
-    def swap(self, places: Places) -> bool:
-        """Have elements of inputs change places, as in a call on other data. Returns whether a call is another one."""
+    def swap(self, places: Places, *, back: bool = False) -> bool:
+        """Have elements of inputs change places, as in a call on other data. Returns whether a call is another one.
+
+        Or write them `back`.
+        """
         for name, pairs in places.items():
             storage, pristine = self.storages[name], self.pristine[name]
             for one, other in pairs:
-                self._engine.writing([(storage[one], pristine[other]), (storage[other], pristine[one])])()
+                mine, its = (one, other) if back else (other, one)
+                self._engine.writing([(storage[one], pristine[mine]), (storage[other], pristine[its])])()
         return bool(places) or self.other_arguments is not self.arguments
 
     def put_back(self) -> None:

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -46,6 +46,7 @@ _STATED = {"mask of new files": "Umask", "locked memory": "VmLck", "system calls
 _ANSWERED = {"dumps": 3, "timers' slack": 30, "large pages": 42}
 _WRITTEN = {"signal when its parent ends": 2, "time stamps": 25, "orphans": 37}
 """Those that `prctl` returns, and that it writes, by the numbers of <linux/prctl.h>."""
+_OPENMP: list[Any] = []
 T = TypeVar("T")
 _SETTLES = 0.5
 """Seconds in which ending threads must end, such as those of an OpenMP team that was larger."""
@@ -363,11 +364,11 @@ def _descriptors() -> frozenset[str]:
 
 
 def _openmp() -> Any:
-    """OpenMP's runtime library, if something has loaded it."""
-    try:
-        return ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-    except OSError:
-        return None
+    """OpenMP's runtime library, if something has loaded it. Then it stays."""
+    if not _OPENMP:
+        with suppress(OSError):
+            _OPENMP.append(ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY))
+    return _OPENMP[0] if _OPENMP else None
 
 
 def _openmp_threads() -> int:

@@ -157,8 +157,8 @@ def plan(
     longer = Trial(threads=threads, most_ns=_REPEATED_NS / _REPEATS)
     table = (
         (True, [first]),
-        (once or (whole and host and steady), [short._replace(again=True, locked=True)]),
-        (once and host, [short._replace(small=True)]),
+        (once or (whole and host and steady), [short._replace(again=True, locked=True, small=alone)]),
+        (once and host and not alone, [short._replace(small=True)]),
         (whole, others),
         (engine.edged and not (alone or turn), [Trial("end")]),
         (True, [Trial(aliases=aliases) for aliases in aliases_on(state.operator, state.check.problem)]),
@@ -334,7 +334,7 @@ class Attempt:
             if renewed and self._timed:
                 first = self._state.timed()
                 calling = caller if first is calls else Caller(self._engine, self._loaded, [first])
-                self.others = other_results(self._state, calling, garbage)
+                self.others = other_results(self._engine, self._state, calling, garbage)
             elif renewed:
                 if calls.renew():
                     with contextlib.suppress(LaunchError):  # of these scalars that may be no fault
@@ -463,11 +463,14 @@ def inspect(
     return (*judge(engine, state, calls), same)
 
 
-def other_results(state: ProblemState, caller: Caller, garbage: int | None = None) -> Bits:
-    """The outputs of a call on inputs of which a few elements changed places, with other scalars. Empty if it fails.
+def other_results(
+    engine: Engine, state: ProblemState, caller: Caller, garbage: int | None = None, before: Bits = MappingProxyType({})
+) -> Bits:
+    """The outputs of a call on inputs of which a few elements changed places, with other scalars.
 
-    Right values are not known. But the same call has the same result before and after timed calls, unless a candidate
-    keeps results, by where its inputs are or by some of their elements, or what it was once given.
+    Empty if it fails, or if they are as `before`. Right values are not known. But the same call has the same result
+    before and after timed calls, unless a candidate keeps results, by where its inputs are or by some of their
+    elements, or what it was once given.
     """
     calls = caller.first
     calls.undo()
@@ -475,19 +478,20 @@ def other_results(state: ProblemState, caller: Caller, garbage: int | None = Non
         if not calls.swap(state.places):
             return {}
         caller.run(garbage, renewed=True)
-        return calls.bits()
+        return {} if before and not any(engine.answers(calls.differs(before))) else calls.bits()
     except LaunchError:  # of these scalars that may be no fault
         return {}
     finally:
-        calls.put_back()
+        calls.swap(state.places, back=True)
+        calls.undo()
 
 
 def remembers(engine: Engine, state: ProblemState, calls: CallSet, before: Bits, after: Bits) -> str:
-    """What is wrong if two calls of `other_results` differ by more than rounding. Otherwise empty.
+    """What is wrong if two different results of `other_results` differ by more than rounding. Otherwise empty.
 
     Either it shows in the largest values. Or the later result is that of the problem itself, which the earlier is not.
     """
-    if not (before and after) or not any(engine.answers([engine.differ(after[n], b) for n, b in before.items()])):
+    if not (before and after):
         return ""
     kept = "it keeps something between calls: after timed calls, another call has another result"
     if fault := _differ(state, calls, before, after):

@@ -421,7 +421,7 @@ class WorkerSession:
         fault = self._fault(ready, state, accepted.bits)
         if accepted.others and not (less or fault):
             with self._confined():
-                others = other_results(state, ready.caller)
+                others = other_results(self._engine, state, ready.caller, before=accepted.others)
             fault = ready.caller.changed() or remembers(self._engine, state, ready.calls, accepted.others, others)
         return less, fault
 
