@@ -205,9 +205,9 @@ class Project:
         argv += [f"-DPython_EXECUTABLE={sys.executable}", *arguments]
         return run(argv, env=self.environment(**given), status=status, cwd=cwd)
 
-    def make_all(self, build: str = "cmake", *, status: int | None = 0, **given: str) -> str:
+    def make_all(self, build: str = "cmake", *arguments: str, status: int | None = 0, **given: str) -> str:
         """Build with CMake."""
-        return run(["cmake", "--build", self.folder / build], env=self.environment(**given), status=status)
+        return run(["cmake", "--build", self.folder / build, *arguments], env=self.environment(**given), status=status)
 
     def manifest(self, build: str = "build") -> Any:
         """What a build made."""
