@@ -21,6 +21,7 @@ from aot_tune.spec.load_operators import bundled_templates
 
 (N,) = dims("N")
 CPU = Target(name="cpu-x86-64", family="cpu", level=1, facts={"vector_bytes": 16, "registers": 16})
+RENDERER = Renderer([TEMPLATES, bundled_templates()])
 GPU = Target(name="cuda-sm_80", family="cuda", level=80, facts={"capability": 80})
 
 
@@ -28,7 +29,7 @@ def render(op: Operator) -> Rendered:
     kernel = op.kernel("each")
     target = GPU if kernel.backend == "nvcc" else CPU
     candidate = candidate_for(op, kernel, dict(kernel.listed[0]), target)
-    return Renderer([TEMPLATES, bundled_templates()]).render(op, candidate, target)
+    return RENDERER.render(op, candidate, target)
 
 
 def check(folder: Path, op: Operator, *flags: str) -> None:

@@ -6,13 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from bundled import OPERATORS
+from bundled import OPERATORS, RENDERER
 from nvcc_sources import MISSING
 
 from aot_tune.cli.main import main
 from aot_tune.compile import native_targets, target_by_name
-from aot_tune.render import Renderer, candidates_for
-from aot_tune.spec.load_operators import bundled_templates
+from aot_tune.render import candidates_for
 
 OWN = """
 from aot_tune.spec import Kernel, Operator, Tensor, dims, problem
@@ -65,7 +64,7 @@ def test_a_source_is_written_anywhere_without_a_device(
         pytest.skip("there is such a device here")
     kernel = operator.kernel("cuda_split")
     candidate = next(candidates_for(operator, kernel, next(kernel.configs(target.facts)), target))
-    rendered = Renderer([bundled_templates()]).render(operator, candidate, target)
+    rendered = RENDERER.render(operator, candidate, target)
     name, source = f"cuda_split_{candidate.id[:8]}", tmp_path / "of" / "no" / "folder.cu"
     monkeypatch.setenv("AOT_TUNE_KEEP", str(tmp_path / "kept"))
     assert main(["try", "softmax", name, "--target", target.name, "--source", str(source)]) == 1

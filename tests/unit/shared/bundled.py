@@ -5,10 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 
+from aot_tune.render import Renderer
 from aot_tune.spec import Operator
 from aot_tune.spec.load_operators import bundled_templates, load_operator, operator_folders
 
-__all__ = ["OPERATORS"]
+__all__ = ["OPERATORS", "RENDERER"]
+
+RENDERER = Renderer([bundled_templates()])
+"""It reads each template once."""
 
 
 @functools.cache

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bundled import RENDERER
 from dltensors import tensor_of
 from numpy.typing import NDArray
 
 from aot_tune.bench.worker.stored_elements import stored_as, values_of
 from aot_tune.compile.cxx import CxxToolchain
-from aot_tune.render import Renderer, candidate_for
+from aot_tune.render import candidate_for
 from aot_tune.spec import Config, Kernel, Operator, Target
 from aot_tune.spec.dtypes import DTYPES as DTYPE
-from aot_tune.spec.load_operators import bundled_templates
 
 DTYPES = ("f32", "bf16", "f16")
 EPSILON = {"f32": 0.0, "bf16": 2.0**-8, "f16": 2.0**-11}
@@ -27,7 +27,6 @@ EPSILON = {"f32": 0.0, "bf16": 2.0**-8, "f16": 2.0**-11}
 
 TARGETS = CxxToolchain().native()[1:]
 """The levels from v2 that this machine has."""
-_RENDERER = Renderer([bundled_templates()])
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -128,7 +127,7 @@ def build_for_cpu(
     """
     if all(t.name != target.name for t in TARGETS):  # a lacking instruction would end the whole process
         pytest.skip(f"this CPU does not run {target.name}")
-    rendered = _RENDERER.render(
+    rendered = RENDERER.render(
         operator, candidate_for(operator, kernel, dict(config), target, None, {"T": dtype}), target
     )
     (folder / "kernel.cpp").write_text(change(rendered.source))

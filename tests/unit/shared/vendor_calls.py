@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bundled import RENDERER
 from dltensors import tensor_of
 from forked import answer
 from host_compiler import CUDA, shared_object
 
 from aot_tune.compile.toolchain import target_by_name, toolchain_for
 from aot_tune.compile.vendor_calls import VENDORS
-from aot_tune.render import Rendered, Renderer, candidate_for
+from aot_tune.render import Rendered, candidate_for
 from aot_tune.spec import ConfigValue, Operator, row_major
 from aot_tune.spec.load_operators import bundled_templates, load_operator
 
@@ -34,7 +35,7 @@ def render(operator: Operator, kernel: str, config: dict[str, ConfigValue], dtyp
     like = (c for c in every if all(c.get(n) == v for n, v in config.items()))
     chosen = next(like, {**(every[0] if every else {}), **config})
     candidate = candidate_for(operator, declared, chosen, HOPPER, None, {"T": dtype})
-    return Renderer([bundled_templates()]).render(operator, candidate, HOPPER)
+    return RENDERER.render(operator, candidate, HOPPER)
 
 
 class OnHost:

@@ -12,13 +12,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from bundled import OPERATORS
+from bundled import OPERATORS, RENDERER
 from cpu_calls import EPSILON, TARGETS, Edged, build_for_cpu, cpu_kernels, firsts, generic
 
 from aot_tune.compile.cxx import CxxToolchain
-from aot_tune.render import Renderer, candidate_for
+from aot_tune.render import candidate_for
 from aot_tune.spec import Config, Kernel, Operator, Problem, Target, all_of, problem
-from aot_tune.spec.load_operators import bundled_templates
 
 Launch = Callable[..., int]
 NAMES = ("gemm", "batched_gemm", "flash_attention")
@@ -245,7 +244,7 @@ def test_tiles_compile_for_cpus_that_have_them(tmp_path: Path) -> None:
     op, target = OPERATORS["gemm"], CxxToolchain().targets()[-1]
     kernel = op.kernel("packed_tiles")
     candidate = candidate_for(op, kernel, next(kernel.configs(target.facts)), target, None, {"T": "bf16"})
-    source = Renderer([bundled_templates()]).render(op, candidate, target).source
+    source = RENDERER.render(op, candidate, target).source
     made = CxxToolchain().compile(source, target, tmp_path / "kernel.o", timeout=120)
     assert made.status == "ok", made.log
     assert "warning" not in made.log

@@ -8,15 +8,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from bundled import OPERATORS
+from bundled import OPERATORS, RENDERER
 
 from aot_tune.compile import toolchain_for
 from aot_tune.compile.device_targets import CUDA_TARGETS, code_flags
 from aot_tune.compile.nvcc import NvccToolchain
 from aot_tune.plan.options import effort_limit
-from aot_tune.render import Rendered, Renderer, candidate_for
+from aot_tune.render import Rendered, candidate_for
 from aot_tune.spec import Config, Kernel, Operator, Target, all_of
-from aot_tune.spec.load_operators import bundled_templates
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +33,7 @@ def is_like(config: Config, wanted: Config) -> bool:
 
 def render(op: Operator, kernel: Kernel, on: Target, config: Config, dtype: str) -> Rendered:
     candidate = candidate_for(op, kernel, config, on, None, {"T": dtype})
-    return Renderer([bundled_templates()]).render(op, candidate, on)
+    return RENDERER.render(op, candidate, on)
 
 
 @pytest.mark.parametrize("target", ["cuda-sm_80", "cuda-sm_90a", "cuda-sm_120"])

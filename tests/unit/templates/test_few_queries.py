@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bundled import OPERATORS
+from bundled import OPERATORS, RENDERER
 from cpu_calls import Edged
 from host_compiler import CUDA, shared_object
 
 from aot_tune.compile.device_targets import CUDA_TARGETS
-from aot_tune.render import Renderer, candidate_for
-from aot_tune.spec.load_operators import bundled_templates
+from aot_tune.render import candidate_for
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +28,7 @@ def launch(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """The dtype, and a function that asks for workspace, launches as on 7 multiprocessors, and returns its size."""
     (target,) = (t for t in CUDA_TARGETS if t.name == "cuda-sm_90a")
     candidate = candidate_for(OP, OP.kernel("cuda_few_queries"), {}, target, None, {"T": request.param})
-    rendered = Renderer([bundled_templates()]).render(OP, candidate, target)
+    rendered = RENDERER.render(OP, candidate, target)
     source: Path = tmp_path_factory.mktemp("few") / "kernel.cpp"
     source.write_text('#include "warps.h"\n' + rendered.source)
     library = ctypes.CDLL(str(shared_object(source, *CUDA)))
