@@ -53,7 +53,7 @@ class Session:
 
     `too_large` says which problems are left out for lack of memory. `older` is the target for older CPUs, if any.
     `coming` tells how long each later step will take. `links` is False if the build makes records only. `executor` has
-    other machines, if the build uses any.
+    other machines, if the build uses any. `busy`: other programs were seen to use the cores.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Session:
         self.time = BuildTime(budget or Budget(plan.options.budget), self.jobs_of("cxx").count)
         self.checks = Checks()
         self.failures = Failures(progress.line)
-        self._busy = False
+        self.busy = False
         self.coming: dict[str, Callable[[], float]] = {}
         progress.later = lambda: sum(seconds() for seconds in self.coming.values())
         self.too_large: dict[str, None] = {}
@@ -126,8 +126,8 @@ class Session:
 
     def saw(self, seen: Seen | None) -> None:
         """Say once that other programs use the cores, and which."""
-        if seen is not None and seen.load > BUSY and not self._busy:
-            self._busy = True
+        if seen is not None and seen.load > BUSY and not self.busy:
+            self.busy = True
             others = ", ".join(f"{name} ({pid})" for pid, name in busy_now())
             self.progress.line(
                 f"NOTE the machine is busy: other programs use {seen.load:.1f} of {usable_cores()} cores"

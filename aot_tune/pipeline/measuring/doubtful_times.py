@@ -20,7 +20,7 @@ from aot_tune.pipeline.measuring.measure import Measurer
 from aot_tune.report.report_text import format_time
 from aot_tune.spec import Problem
 from aot_tune.spec.survey_shapes import kind_of
-from aot_tune.support.errors import AotTuneError
+from aot_tune.support.errors import AotTuneError, WorkerError
 
 __all__ = ["doubts", "settle_doubts"]
 
@@ -87,8 +87,8 @@ def settle_doubts(measurer: Measurer) -> None:
     for evidence in {id(e): e for e, _ in raced}.values() if family(lazy.device.family).on_host else ():
         operator, problems = evidence.operator, {p.id: p for e, p in raced if e is evidence}
         for name, why in doubts(evidence, problems).items():
-            if measurer.over or operator.name in session.failures:
-                return
+            if operator.name in session.failures or (measurer.over and not session.busy):
+                break
             begun = session.progress.now()
             if not _is_settled(measurer, evidence, problems[name], why):
                 session.progress.line(f"NOTE {operator.name} {name}: {SPOILED}: {why}")
@@ -108,13 +108,15 @@ def _is_settled(measurer: Measurer, evidence: Evidence, problem: Problem, why: s
     if not isinstance(bench, Bench):  # it is on another machine
         return True
     try:
+        if measurer.over:
+            raise WorkerError("there is no time for another race")
         linked = [lazy.linked(e, evidence) for e in entrants]
         raced = bench.race(bench.prepare(evidence.operator, problem), linked, passively=True)
     except AotTuneError:
         linked, raced = [], []
     ours = [m.ns for m in raced if m.ns is not None and not is_baseline(m.candidate)]
     after = min(ours, default=math.inf)
-    quiet = not any(m.seen is not None and m.seen.load > BUSY for m in raced)
+    quiet = raced and not any(m.seen is not None and m.seen.load > BUSY for m in raced)
     if quiet and _BETTER * before <= after < _ALIKE * before:
         return True
     spoiled = [msgspec.structs.replace(m, reason=f"{SPOILED}: {why}") for m in row.values() if m.status == "ok"]
