@@ -15,7 +15,7 @@ import msgspec
 from aot_tune import __version__
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.devices.roofline import Peaks
-from aot_tune.bench.protocol.measurement_records import BUSY, Device
+from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import Toolchain, Variant, target_by_name, toolchain_for
 from aot_tune.link import (
     ExpectedTime,
@@ -287,7 +287,6 @@ def finish(
             *_remarks(session),
             *sorted({f"{r.operator}: {r.note}" for r in reports if r.note}),
             *_losses(chosen),
-            *_disturbed(reports),
             *_busy(chosen),
         ),
     )
@@ -336,28 +335,19 @@ def _losses(chosen: Mapping[str, Sequence[Chosen]]) -> list[str]:
 
 
 def _busy(chosen: Mapping[str, Sequence[Chosen]]) -> list[str]:
-    """A remark on other programs that used the cores while candidates raced, and on times that they have spoiled."""
+    """A remark on other programs that used the device while candidates raced, and on times that they have spoiled."""
     every = [m for members in chosen.values() for member in members for m in member.evidence.made()]
-    races = {(m.race, m.problem.id): m.seen.load for m in every if m.final and m.seen is not None}
-    loads = [load for load in races.values() if load > BUSY]
+    races = {(m.race, m.problem.id): m.seen for m in every if m.final and m.seen is not None}
+    busy = [seen for seen in races.values() if seen.disturbed]
     spoiled = len({(m.device, m.problem.key) for m in every if m.spoiled})
-    among = f"in {len(loads)} of {counted(len(races), 'race')}"
-    text = f"other programs used up to {max(loads):.1f} cores {among}" if loads else ""
-    bad = f"times on {counted(spoiled, 'problem')} are spoiled and not recorded: measure them again" if spoiled else ""
-    if not spoiled and len(loads) <= _MOST_BUSY * len(races):
-        return []
-    return [f"{MACHINE_BUSY}: {'; '.join(filter(None, (text, bad)))}"]
-
-
-def _disturbed(reports: Sequence[OperatorReport]) -> list[str]:
-    """Remarks on other processes that used the device while winners were timed."""
-    counts = [(r, sum(row.others > 0 for row in r.problems)) for r in reports]
-    return [
-        f"{r.operator} on {r.target}: other processes used the device while {count} of {len(r.problems)} problems were "
-        "timed; measure again without them"
-        for r, count in counts
-        if count
-    ]
+    cores = max((seen.load for seen in busy), default=0.0)
+    remarks = (
+        [f"times on {counted(spoiled, 'problem')} are spoiled and not recorded: measure them again"] if spoiled else []
+    )
+    if len(busy) > _MOST_BUSY * len(races):
+        up_to = f"up to {cores:.1f} cores" if cores else "the device"
+        remarks.insert(0, f"other programs used {up_to} in {len(busy)} of {counted(len(races), 'race')}")
+    return [f"{MACHINE_BUSY}: {'; '.join(remarks)}"] if remarks else []
 
 
 def _measured_on(devices: Mapping[str, Device], chosen: Mapping[str, Sequence[Chosen]]) -> list[Device]:
