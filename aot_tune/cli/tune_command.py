@@ -11,7 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from aot_tune.cli.compile_commands import add_repeated
+from aot_tune.cli.explain_command import json_text
 from aot_tune.database import OperatorDatabase
 from aot_tune.plan.configure_project import configure_project, source_folder
 from aot_tune.plan.library_plan import Paths, Plan, read_plan
@@ -19,6 +22,7 @@ from aot_tune.report.report_text import counted
 from aot_tune.support.errors import BuildError, OptionError, did_you_mean
 from aot_tune.support.installed_paths import PACKAGE
 from aot_tune.support.interrupts import end_with_the_build
+from aot_tune.support.progress import Progress
 from aot_tune.support.run_program import python_module
 from aot_tune.support.storage import scratch_folder
 
@@ -27,6 +31,32 @@ __all__ = ["add_planned", "add_tune", "print_records"]
 _GRACE, _TO_END = 2.0, 20.0
 """Seconds that the measuring process has to end: first by itself, then after it was asked to."""
 _Library = tuple[Path, Plan, Paths]
+
+
+class TunedRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A record that was written, and how much it holds."""
+
+    path: str
+    operator: str
+    device: str
+    problems: int
+    candidates: int
+
+
+class TunedLibrary(msgspec.Struct, frozen=True, kw_only=True):
+    """The records of a library, and what did not work: `error` is empty if all operators were recorded."""
+
+    library: str
+    records: tuple[TunedRecord, ...]
+    notes: tuple[str, ...] = ()
+    error: str = ""
+
+
+class Tuned(msgspec.Struct, frozen=True, kw_only=True):
+    """The libraries that were tuned, up to the first that failed."""
+
+    libraries: tuple[TunedLibrary, ...]
+    schema: int = 1
 
 
 def add_tune(commands: Any) -> None:
@@ -69,6 +99,10 @@ def add_tune(commands: Any) -> None:
         "-D", dest="define", action="append", default=[], metavar="NAME=VALUE",
         help="for the project's CMake, such as an option of AOT_TUNE; may be repeated",
     )  # fmt: skip
+    tune.add_argument(
+        "--json", action="store_true",
+        help="print the records as JSON, see docs/report.md, and all other lines to standard error",
+    )  # fmt: skip
     tune.set_defaults(run=_tune)
 
 
@@ -80,6 +114,7 @@ def add_planned(commands: Any) -> None:
     planned.add_argument("--operator", action="append", default=[])
     planned.add_argument("--named", action="store_true")
     planned.add_argument("--seconds", type=float)
+    planned.add_argument("--json", action="store_true")
     planned.set_defaults(run=_tune_planned)
 
 
@@ -100,9 +135,10 @@ def _tune(given: argparse.Namespace) -> int:
         "AOT_TUNE_CACHE_DIR": given.cache_dir and _absolute(given.cache_dir),
     }
     with end_with_the_build(), scratch_folder() as build:
-        print(f"aot_tune: configuring {source}", flush=True)
+        print(f"aot_tune: configuring {source}", file=sys.stderr if given.json else sys.stdout, flush=True)
         plans = configure_project(source, project, Path(build), options, given.define)
         libraries = _chosen([(plan, *read_plan(plan)) for plan in plans], given.library, given.operators)
+        status, tuned = 0, list[TunedLibrary]()
         for i, (directory, plan, paths) in enumerate(libraries):
             out = given.output or (Path(paths.database) if paths.database else project / "tuning")
             arguments = ["--directory", str(directory), "--output", str(out.absolute())]
@@ -111,15 +147,18 @@ def _tune(given: argparse.Namespace) -> int:
             if given.budget and plan.options.budget is not None:
                 left = max(plan.options.budget - (time.monotonic() - began), 1.0)
                 arguments.append(f"--seconds={left / (len(libraries) - i):.1f}")
-            status = run_planned(arguments, paths)
+            status, told = run_planned([*arguments, *(["--json"] if given.json else [])], paths)
+            tuned += [msgspec.json.decode(told, type=TunedLibrary)] if told else []
             if status != 0:
-                return status
+                break
             if not given.output and not paths.database:
                 print(
                     f"NOTE for builds to use the records, write DATABASE tuning in aot_tune_add_library({plan.name})",
                     file=sys.stderr,
                 )
-    return 0
+    if given.json:
+        print(json_text(Tuned(libraries=tuple(tuned))))
+    return status
 
 
 def _absolute(path: str) -> str:
@@ -141,22 +180,27 @@ def _chosen(libraries: Sequence[_Library], names: Sequence[str], operators: Sequ
     return [library for library in chosen if not operators or set(operators).intersection(library[1].operators)]
 
 
-def run_planned(arguments: Sequence[str], paths: Paths) -> int:
-    """Tune in a new process, as a build does, so that operators' modules are those of one library only."""
+def run_planned(arguments: Sequence[str], paths: Paths) -> tuple[int, bytes]:
+    """Tune in a new process, as a build does, so that operators' modules are those of one library only.
+
+    Returns its status, and with `--json` what it prints.
+    """
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     search = os.pathsep.join(filter(None, (str(PACKAGE.parent), *given)))  # an empty item is the current folder
     environment = {**os.environ, "PYTHONPATH": search, **({"CXX": paths.cxx} if paths.cxx else {})}
     command = python_module("aot_tune.cli.main", "tune-planned", *arguments, flags=("-B", "-u"))
-    with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) as process:
+    captured = subprocess.PIPE if "--json" in arguments else None
+    with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=captured) as process:
         try:
-            status = process.wait()
+            told = process.communicate()[0] or b""
+            status = process.returncode
         except KeyboardInterrupt:
-            status = _ended(process)
+            status, told = _ended(process), b""
     if status < 0:
         raise BuildError(
             f"the tuning was ended by signal {-status}", fix="run the command again: it continues where it ended"
         )
-    return status
+    return status, told
 
 
 def _ended(process: subprocess.Popen[bytes]) -> int:
@@ -174,11 +218,30 @@ def _tune_planned(given: argparse.Namespace) -> int:
         from aot_tune.pipeline.tune_library import TuneOrder, tune_records
 
         order = TuneOrder(out=given.output, operators=tuple(given.operator), named=given.named, seconds=given.seconds)
-        recorded = tune_records(given.directory, order)
-    print_records(recorded.files, recorded.notes)
+        recorded = tune_records(given.directory, order, Progress(sys.stderr if given.json else None))
+    if given.json:
+        library = TunedLibrary(
+            library=read_plan(given.directory)[0].name,
+            records=tuple(_tuned_record(path, database) for path, database in recorded.files.items()),
+            notes=tuple(recorded.notes),
+            error=str(recorded.error or ""),
+        )
+        sys.stdout.buffer.write(msgspec.json.encode(library))
+    else:
+        print_records(recorded.files, recorded.notes)
     if recorded.error is not None:
         raise recorded.error
     return 0
+
+
+def _tuned_record(path: Path, database: OperatorDatabase) -> TunedRecord:
+    return TunedRecord(
+        path=str(path),
+        operator=database.operator,
+        device=database.device.name,
+        problems=len(database.problems),
+        candidates=len(database.candidates),
+    )
 
 
 def print_records(files: Mapping[Path, OperatorDatabase], notes: Iterable[str]) -> None:

@@ -46,7 +46,7 @@ class TuneOrder(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
 
 
-def tune_records(directory: Path, order: TuneOrder) -> WrittenRecords:
+def tune_records(directory: Path, order: TuneOrder, progress: Progress) -> WrittenRecords:
     """Tune what a plan in `directory` asks for on the devices of this machine, and write the records.
 
     Each measurement is in the store at once. A later build, or another run of this, takes it from there. All operators
@@ -57,7 +57,6 @@ def tune_records(directory: Path, order: TuneOrder) -> WrittenRecords:
         DatabaseError: when the records cannot be written. This is checked before anything is measured.
     """
     plan, paths = read_plan(directory)
-    progress = Progress()
     with executor_of(plan, progress.line) as executor:
         plan, away = _narrowed(plan, order, executor or ThisMachine())
         if away:

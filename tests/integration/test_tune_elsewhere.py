@@ -8,9 +8,12 @@ import signal
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from environments import ROOT, run
 from project import Project, descendants, read_until, shadow_modules, start, wait_until_gone
+
+from aot_tune.cli.tune_command import Tuned
 
 
 def measured(said: str) -> tuple[int, int]:
@@ -34,13 +37,15 @@ def test_records_are_made_without_a_build_which_then_measures_nothing(tmp_path: 
     out = tmp_path / "records"
     shadow_modules(tmp_path / "shadow")
     script = [sys.executable, "-B", ROOT / "aot_tune" / "support" / "start.py", "aot_tune.cli.main"]  # as `aot-tune` is
-    tune = [*script, "tune", made.folder, "-o", out, "--target", "cpu"]
+    tune = [*script, "tune", made.folder, "-o", out, "--target", "cpu", "--json"]
     said = run(tune, env=made.environment(), cwd=tmp_path / "shadow")
     new, known = measured(said)
     assert new + known == 14
     assert 1 <= known < 14
     (record,) = out.rglob("*.jsonl")
-    assert str(record) in said
+    (library,) = msgspec.json.decode(said[said.rindex("\n{\n") :], type=Tuned).libraries
+    assert (library.library, library.error, library.notes) == ("tiny", "", ())
+    assert [(r.path, r.operator, r.problems) for r in library.records] == [(str(record), "twice", 2)]
     assert {p.name for p in made.folder.iterdir()} == {"CMakeLists.txt", "templates", "cache", "compiler"}
 
     made.configure()

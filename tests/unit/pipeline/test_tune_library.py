@@ -11,6 +11,7 @@ from aot_tune.cli import tune_command
 from aot_tune.cli.main import main
 from aot_tune.pipeline.tune_library import TuneOrder, tune_records
 from aot_tune.support.errors import BuildError
+from aot_tune.support.progress import Progress
 
 
 def plan_of(folder: Path, name: str = "ops", **options: str) -> Path:
@@ -23,11 +24,11 @@ def plan_of(folder: Path, name: str = "ops", **options: str) -> Path:
 def test_a_named_target_without_a_device_is_refused(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, AOT_TUNE_TARGETS="cpu-x86-64-v2;hip-gfx942")
     with pytest.raises(BuildError, match="no device for hip-gfx942") as caught:
-        tune_records(plan, TuneOrder(out=str(tmp_path / "out"), named=True))
+        tune_records(plan, TuneOrder(out=str(tmp_path / "out"), named=True), Progress())
     assert "--target" in caught.value.fix
     plan = plan_of(tmp_path, AOT_TUNE_TARGETS="hip-gfx942")
     with pytest.raises(BuildError, match="no device for hip-gfx942"):  # whoever named it
-        tune_records(plan, TuneOrder(out=str(tmp_path / "out")))
+        tune_records(plan, TuneOrder(out=str(tmp_path / "out")), Progress())
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     plans, asked = [plan_of(tmp_path, "one", AOT_TUNE_BUDGET="100"), plan_of(tmp_path, "two")], list[list[str]]()
     monkeypatch.setattr(tune_command, "source_folder", lambda given: given)
     monkeypatch.setattr(tune_command, "configure_project", lambda *_: plans)
-    monkeypatch.setattr(tune_command, "run_planned", lambda arguments, _: asked.append(list(arguments)) or 0)
+    monkeypatch.setattr(tune_command, "run_planned", lambda arguments, _: asked.append(list(arguments)) or (0, b""))
     monkeypatch.chdir(tmp_path)
     return asked
 
