@@ -1,7 +1,7 @@
 // Dispatch of libaot_tune_ops.so. Written by aot_tune.
 #include "aot_tune/ops.h"
 #include "expected.h"
-#include "operator.h"
+#include "infer.h"
 #include "operator_tables.h"
 
 #define AOT_TUNE_PUBLIC __attribute__((visibility("default")))
