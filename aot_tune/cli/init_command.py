@@ -44,7 +44,6 @@ _STEPS = (
     "python -m pytest tests",
     'cmake -S cpp -B build/cpp -D{name}_DIR="$(python -m {name} --cmake-dir)"',
     "cmake --build build/cpp",
-    "build/cpp/axpy",
 )
 """What to type next. They are those of the project's README.md, too."""
 _TAKEN = frozenset((

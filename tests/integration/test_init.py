@@ -37,8 +37,7 @@ def test_a_new_project_builds_and_tests_itself(tmp_path: Path) -> None:
     folder = run([sys.executable, "-m", "my_kernels", "--cmake-dir"], env=env, cwd=project).strip()
     assert folder == str(tmp_path / "installed" / "my_kernels" / "cmake")
     run(["cmake", "-S", "cpp", "-B", "build/cpp", f"-Dmy_kernels_DIR={folder}"], env=env, cwd=project)
-    run(["cmake", "--build", "build/cpp"], env=env, cwd=project)
-    assert run([project / "build" / "cpp" / "axpy"], env=env) == "12 24 36\n"
+    assert "12 24 36\n" in run(["cmake", "--build", "build/cpp"], env=env, cwd=project)
     env["PYTHONPATH"] = f"{ROOT}:{tmp_path / 'installed'}"
     report = [sys.executable, "-m", "aot_tune.cli.main", "report", "--module", "my_kernels.ops"]
     assert "axpy on cpu-" in run(report, env=env, cwd=tmp_path)
