@@ -27,12 +27,6 @@ OF_COLUMNS = table(
     (128, 128, 64, 2, 1, "pingpong"),  # [32 x 1024 x 1024]
     (64, 128, 64, 1, 1, "single"),
 )
-OF_ROWS = table(
-    COLUMNS,
-    (128, 128, 64, 2, 1, "pingpong"),  # [32 x 1024 x 128]
-    (128, 64, 64, 1, 1, "cooperative"),  # [128 x 128 x 64]
-)
-
 
 # The same with another epilogue, for short products. Of eight tiles on an H200, those without which 42 random
 # batches were slower; in brackets, B x M x N x K where each was the fastest.
@@ -97,7 +91,6 @@ def _kernel(name: str, b: str, rows: tuple[Config, ...], epilogue: str = "plain"
 
 CUTLASS_KERNELS: tuple[Kernel, ...] = (
     _kernel("cutlass", "nk", OF_COLUMNS),
-    _kernel("cutlass_kn", "kn", OF_ROWS),
     _kernel("cutlass_direct", "nk", DIRECT, "direct"),
     _kernel("cutlass_direct_kn", "kn", DIRECT, "direct"),
 )

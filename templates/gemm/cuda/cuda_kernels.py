@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from aot_tune.spec import (
     Expr,
     Kernel,
@@ -160,19 +158,6 @@ def _simt(name: str, b: tuple[Expr, ...]) -> Kernel:
     )
 
 
-_FEW_ROWS = {"M": MROWS, "N": 8 * NT * WN, "K": 32 * KC * WK}
-"""The tile of blocks whose warps share columns and K; in f32, a step is 32 of it."""
-
-# In 16 bits `cuda_thin` is faster, and for one row `triton_gemv` is.
-_SHARED_COLUMNS: dict[str, Any] = {
-    "template": "gemm/cuda/few_rows/weights_by_columns.cu.j2",
-    "backend": "nvcc",
-    "dtypes": {"T": ("f32",)},
-    "requires": (M <= 64, *ROWS_OF_A, *COLUMNS_OF_B),
-    "tile": _FEW_ROWS,
-    "split": SPLIT,
-}
-
 _SKINNY_PARAMETERS = (
     Parameter("MROWS", (8, 16)),
     Parameter("NT", (1, 2)),
@@ -189,22 +174,6 @@ _SKINNY_ON_HOPPER = table(
     (16, 2, 4, 2, 6, 2, True),
 )
 
-_GEMV_PARAMETERS = (
-    Parameter("MROWS", (1,)),
-    Parameter("NT", (1,)),
-    Parameter("WN", (1, 2, 4, 8)),
-    Parameter("WK", (1, 2, 4, 8)),
-    Parameter("KC", (1, 2)),
-    Parameter("STAGES", (4, 6, 8)),
-    Parameter("SPLIT", (1, 2)),
-    Parameter("PDL", (False, True)),
-)
-_GEMV_ON_HOPPER = table(
-    "WN WK STAGES SPLIT PDL",
-    (4, 2, 6, 1, False),
-    (2, 4, 4, 1, False),
-)
-
 CUDA_KERNELS = (
     Kernel("cuda_generic", "gemm/cuda/generic.cu.j2", backend="nvcc", generic=True),
     Kernel(
@@ -216,36 +185,11 @@ CUDA_KERNELS = (
         requires=((stride("a", 1) == 1) & (stride("b", 0) == 1), (M < 2**16) & (N < 2**30) & (K < 2**30)),
         worthwhile=(M == 1,),
     ),
-    Kernel(
-        "cuda_gemv",
-        parameters=_GEMV_PARAMETERS,
-        constraints=(
-            ~HOPPER | among(_GEMV_PARAMETERS, _GEMV_ON_HOPPER),
-            *HOPPER_ONLY,
-            SKINNY_FITS,
-            WN * WK == 8,
-            # 64 or 96 KiB on their way to a block.
-            (KC == 2) == (STAGES < 8),
-            (SPLIT == 1) | (WN >= 4),
-            (PDL == 0) | ((STAGES == 6) & (SPLIT == 1)),
-        ),
-        worthwhile=(M == 1,),
-        order=table(
-            "WN WK KC STAGES SPLIT PDL",
-            (4, 2, 2, 6, 1, False),
-            (2, 4, 2, 4, 1, False),
-            (1, 8, 2, 4, 1, False),
-            (4, 2, 2, 6, 1, True),
-            (8, 1, 2, 6, 2, False),
-            (2, 4, 1, 8, 1, False),
-            (8, 1, 2, 4, 1, False),
-            (4, 2, 2, 4, 2, False),
-            (1, 8, 2, 6, 1, True),
-        ),
-        **_SHARED_COLUMNS,
-    ),
-    Kernel(
+    Kernel(  # in 16 bits `cuda_thin` is faster
         "cuda_skinny",
+        "gemm/cuda/few_rows/weights_by_columns.cu.j2",
+        backend="nvcc",
+        dtypes={"T": ("f32",)},
         parameters=_SKINNY_PARAMETERS,
         constraints=(
             ~HOPPER | among(_SKINNY_PARAMETERS, _SKINNY_ON_HOPPER),
@@ -272,7 +216,10 @@ CUDA_KERNELS = (
             (8, 1, 4, 2, 2, 4, 1, False),
             (8, 2, 4, 2, 1, 4, 2, False),
         ),
-        **_SHARED_COLUMNS,
+        requires=(M <= 64, *ROWS_OF_A, *COLUMNS_OF_B),
+        # Warps share columns and K; in f32, a step is 32 of it.
+        tile={"M": MROWS, "N": 8 * NT * WN, "K": 32 * KC * WK},
+        split=SPLIT,
     ),
     *_halves(COLUMNS_OF_B, "cuda_mma", "cuda_mma_ragged"),
     *_halves(ROWS_OF_B, "cuda_mma_kn", "cuda_mma_kn_ragged"),

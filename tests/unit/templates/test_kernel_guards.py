@@ -83,7 +83,7 @@ GUARDS: dict[tuple[str, str], tuple[Facts, Sequence[Facts], Sequence[Facts]]] = 
         [],
         [{"attributes": {"math": "ieee"}}, {"order": {}}],
     ),
-    ("batched_gemm", "cutlass_kn"): (
+    ("batched_gemm", "cutlass_direct_kn"): (
         BATCH,
         [{"M": 77}, {"strides": {"a": (72, 6 * 72, 1)}}],  # the rows of one between those of others
         [
