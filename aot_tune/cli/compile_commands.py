@@ -113,7 +113,10 @@ def add_try(commands: Any) -> None:
     parser.add_argument("operator", metavar="OPERATOR")
     parser.add_argument("candidate", metavar="CANDIDATE", help="its name in reports, such as packed_3fa2b1c9")
     parser.add_argument(
-        "--problem", default="", help="such as 'M=16 N=4096 K=4096 +bias'; default: all problems that it serves"
+        "--problem",
+        default="",
+        help="such as 'M=16 N=4096 K=4096 +bias', or the check that failed, such as 'N=67, small integers'; default: "
+        "all problems that it serves",
     )
     parser.add_argument("--target", default="", help="what it is compiled for; default: the best of this machine")
     add_template_roots(parser)

@@ -21,6 +21,7 @@ import msgspec
 from aot_tune import __version__
 from aot_tune.cli import (
     compile_commands,
+    dev_command,
     doctor,
     explain_command,
     init_command,
@@ -163,6 +164,7 @@ def command_line() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for add in (  # from a new project to questions about an installed library
         init_command.add_init,
+        dev_command.add_dev,
         compile_commands.add_compile,
         compile_commands.add_try,
         workload_commands.add_workload,

@@ -207,9 +207,13 @@ class Evidence:
         """Whether there is a measurement of a candidate on a problem."""
         return variant.candidate.id in self.on(problem)
 
+    def wants(self, variant: Variant, problem: Problem) -> bool:
+        """Whether a measurement on a problem is missing. A candidate that failed on another one is not tried."""
+        return variant.id not in self.broken and not self.has(variant, problem)
+
     def lacks(self, variant: Variant) -> bool:
         """Whether a measurement is missing on some problem that a candidate is meant for."""
-        return any(self.meant_for(variant, p) and not self.has(variant, p) for p in self.workload)
+        return any(self.wants(variant, p) and self.meant_for(variant, p) for p in self.workload)
 
     def add(self, *measurements: Measurement) -> None:
         """Add measurements. A race's replaces the screen of the same candidate, unless the race left it out."""

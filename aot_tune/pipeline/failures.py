@@ -1,4 +1,4 @@
-"""Operators that cannot be shipped. The others go on, and the end of a build reports all failures."""
+"""Candidates and operators that fail. The others go on, unless the build stops at the first failure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from aot_tune.bench.protocol.measurement_records import check_in
 from aot_tune.compile import Variant
 from aot_tune.spec import Operator, Problem
 from aot_tune.spec.load_operators import bundled_templates
@@ -26,14 +27,21 @@ _OF_THE_MACHINE = (CacheError, OptionError, ToolchainError, WorkerError)
 """Errors that would fail every operator alike. They end the build at once."""
 _MOST = 5
 """How many errors of one operator are reported."""
+_TOLD = 3
+"""How many candidates of an operator that fail are told at once. Those that hang always are: each takes seconds."""
 
 
 class Failures:
-    """What is wrong with the operators of a build, by name. Any thread may add. `log` gets a line for each operator."""
+    """What is wrong with the operators of a build, by name. Any thread may add.
 
-    def __init__(self, log: Callable[[str], None] = lambda _line: None) -> None:
-        self._log, self._lock = log, threading.Lock()
+    `log` gets a line for each operator, and for the first candidates that fail. If it `stops`, what would be added is
+    raised instead.
+    """
+
+    def __init__(self, log: Callable[[str], None] = lambda _line: None, *, stops: bool = False) -> None:
+        self._log, self._stops, self._lock = log, stops, threading.Lock()
         self._errors: dict[str, list[AotTuneError]] = {}
+        self._told: dict[str, set[str]] = {}
 
     def __contains__(self, operator: str) -> bool:
         return operator in self._errors
@@ -48,6 +56,8 @@ class Failures:
 
     def add(self, operator: str, error: AotTuneError) -> None:
         """Note that an operator cannot be shipped as it is."""
+        if self._stops:
+            raise error
         with self._lock:
             errors = self._errors.setdefault(operator, [])
             first = not errors
@@ -55,6 +65,32 @@ class Failures:
                 errors.append(error)
         if first:
             self._log(f"{operator} FAILED, the other operators go on: {error.what.splitlines()[0]}")
+
+    def of_candidate(
+        self, operator: Operator, variant: Variant, status: str, reason: str, problem: Problem | None = None
+    ) -> None:
+        """Tell that a candidate failed, on a problem or in a compiler.
+
+        Raises:
+            BuildError: when the build stops at the first failure.
+        """
+        who = f"{variant.name} ({variant.candidate.label})"
+        command = again(operator, variant, variant.candidate.target, problem, reason)
+        if self._stops:
+            raise BuildError(
+                f"operator {operator.name!r}: {who} fails: {status}",
+                why=reason,
+                fix=f"correct {operator.kernel(variant.candidate.kernel).source}{crash_hint([status])}; "
+                f"to try it again: {command}",
+            )
+        with self._lock:
+            told = self._told.setdefault(operator.name, set())
+            if variant.id in told or (len(told) >= _TOLD and status != "timeout"):
+                return
+            told.add(variant.id)
+        more = "; the report has the others that fail" if len(told) == _TOLD else ""
+        first = reason.partition("\n")[0]
+        self._log(f"{operator.name}: {who} fails: {status}: {first}; again: {command}{more}")
 
     @contextmanager
     def of(self, operator: str) -> Iterator[None]:
@@ -96,13 +132,15 @@ def crash_hint(statuses: Iterable[str]) -> str:
     return " (a `launch` that does not end with `return` crashes, too)" if "crashed" in statuses else ""
 
 
-def again(operator: Operator, variant: Variant, target: str, problem: Problem | None = None) -> str:
+def again(operator: Operator, variant: Variant, target: str, problem: Problem | None = None, reason: str = "") -> str:
     """The command that compiles, verifies and times one candidate, on one problem or on all that it serves.
 
-    It holds no path of this machine: template roots have only their last part, as in a project's folder.
+    If the `reason` of a failure names a check, the command takes that. It holds no path of this machine: template roots
+    have only their last part, as in a project's folder.
     """
     words = ["aot-tune", "try", operator.name, variant.name, "--target", target]
     root = Path(operator.folder).parent
     if operator.folder and root.resolve() != bundled_templates().resolve():
         words += ["--templates", root.name]
-    return shlex.join([*words, "--problem", problem.id] if problem is not None else words)
+    where = check_in(reason) or (problem.id if problem is not None else "")
+    return shlex.join([*words, "--problem", where] if where else words)

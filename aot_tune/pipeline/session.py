@@ -84,7 +84,7 @@ class Session:
         self.threads = plan.options.threads or usable_cores()
         self.time = BuildTime(budget or Budget(plan.options.budget), self.jobs_of("cxx").count)
         self.checks = Checks()
-        self.failures = Failures(progress.line)
+        self.failures = Failures(progress.line, stops=plan.options.no_survivor == "stop")
         self.busy = False
         self.coming: dict[str, Callable[[], float]] = {}
         progress.later = lambda: sum(seconds() for seconds in self.coming.values())

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from aot_tune.bench.protocol.measurement_records import Device, Measurement
+from aot_tune.bench.devices.family import family
+from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement
 from aot_tune.compile import Variant
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
@@ -17,7 +18,7 @@ from aot_tune.plan.compile_settings import PLAIN, CompileSettings
 from aot_tune.plan.library_plan import Request
 from aot_tune.render import candidates_for
 from aot_tune.report.report_text import format_resources, format_time
-from aot_tune.spec import Operator, Problem, Target, all_of
+from aot_tune.spec import Operator, Target, all_of
 from aot_tune.spec.load_operators import bundled_templates, operator_folders, roots_with_bundled
 from aot_tune.spec.workload import problem_named
 from aot_tune.support.errors import BuildError, OptionError, ToolchainError, did_you_mean
@@ -43,7 +44,7 @@ def try_candidate(
         name: the kernel and the first digits of the id, as in reports: `packed_3fa2b1c9`.
         templates: template roots; the bundled ones if empty.
         target: what it is compiled for; by default the best target of this machine.
-        problem: a problem's id; by default all of the workload that it serves.
+        problem: a problem's id, or a check as a message names it; by default all of the workload that it serves.
         source: a file to which the rendered source is written.
         compiled_with: how sources are compiled, as CMake would say it.
 
@@ -137,12 +138,13 @@ def _compiled(session: Session, operator: Operator, variant: Variant) -> Variant
 def _run(session: Session, operator: Operator, target: Target, device: Device, variant: Variant, problem: str) -> bool:
     name = variant.name
     evidence = Evidence(operator, target, {variant.candidate.id: variant})
-    problems = (
-        [problem_named(operator, problem)]
-        if problem
-        else [p for p in evidence.workload if evidence.meant_for(variant, p)]
-    )
-    served = [p for p in problems if all_of(variant.requires, operator.facts(p))]
+    if ", " in problem:
+        checks = [_check_named(session, operator, device, variant, problem.replace("'", ""))]
+    elif problem:
+        checks = [Check(problem=problem_named(operator, problem))]
+    else:
+        checks = [Check(problem=p) for p in evidence.workload if evidence.meant_for(variant, p)]
+    served = [c for c in checks if all_of(variant.requires, operator.facts(c.problem))]
     if not served:
         raise BuildError(
             f"{name} does not serve {problem!r}" if problem else f"{name} serves no problem of the workload",
@@ -150,22 +152,36 @@ def _run(session: Session, operator: Operator, target: Target, device: Device, v
             fix="name a problem that it serves with --problem, such as one of the report's",
         )
     with LazyBench(session, device) as lazy:
-        outcomes = [_one(lazy, operator, variant, p, odd=p in evidence.workload) for p in served]
+        outcomes = [_one(lazy, operator, variant, c, odd=c.problem in evidence.workload) for c in served]
     return all(outcomes)
 
 
-def _one(lazy: LazyBench, operator: Operator, variant: Variant, problem: Problem, *, odd: bool) -> bool:
-    """Screen a candidate on a problem, with the odd ones too, then time it together with the baselines."""
+def _check_named(session: Session, operator: Operator, device: Device, variant: Variant, name: str) -> Check:
+    """The check of a candidate that a message names."""
+    of_device = family(device.family)
+    checks = session.checks.of(operator, variant.requires, of_device.policy(), of_device.on_host)
+    by_name = {check.name: check for check in checks}
+    if name not in by_name:
+        raise OptionError(f"{name!r} is no check of {variant.name}", fix=did_you_mean(name, list(by_name)))
+    return by_name[name]
+
+
+def _one(lazy: LazyBench, operator: Operator, variant: Variant, check: Check, *, odd: bool) -> bool:
+    """Screen a candidate on a problem, with the odd ones too, then time it together with the baselines.
+
+    On a check of other values than any call's, it is only verified.
+    """
     bench = lazy.get()
-    print(f"problem   {problem.id}")
+    print(f"problem   {check.name}")
     try:
         linked = lazy.linked(variant)
     except ToolchainError as error:
         print(f"status    failed: {error}")
         return False
-    prepared = bench.prepare(operator, problem)
-    measurement = bench.screen(prepared, linked, tune_checks=odd)
-    if measurement.status == "ok":
+    prepared = bench.prepare(operator, check)
+    timed = check == Check(problem=check.problem)
+    measurement = (bench.screen if timed else bench.verify)(prepared, linked, tune_checks=odd and timed)
+    if timed and measurement.status == "ok":
         for raced in bench.race(prepared, [linked]):
             if raced.candidate == variant.candidate.id and raced.status != "ok":
                 measurement = raced

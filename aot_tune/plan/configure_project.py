@@ -16,11 +16,12 @@ from aot_tune.plan.requirements import define_text, table_of
 from aot_tune.support.errors import BuildError, ToolchainError
 from aot_tune.support.installed_paths import cmake_dir
 
-__all__ = ["configure_project", "source_folder"]
+__all__ = ["build_command", "configure_project", "install_project", "source_folder"]
 
 _LISTS, _CACHE = "CMakeLists.txt", "CMakeCache.txt"
 _MOST_LINES = 60
 """How many lines of CMake's output are shown if it fails."""
+_WORK = {"--build": "build what is linked in", "--install": "install"}
 
 
 def source_folder(given: Path) -> Path:
@@ -73,8 +74,7 @@ def configure_project(
         ToolchainError: when there is no CMake.
         BuildError: when CMake fails, or the project has no library.
     """
-    program = _cmake()
-    output = _run([program, "-S", str(source), "-B", str(build), *_arguments(project, options, defines)], source)
+    output = _run([_cmake(), "-S", str(source), "-B", str(build), *_arguments(project, options, defines)], source)
     plans = sorted(p.parent for p in build.rglob("plan.json") if p.parent.parent.name == "aot_tune")
     if not plans:
         raise BuildError(
@@ -87,8 +87,22 @@ def configure_project(
             shutil.copy(file, file.with_name("target.txt"))
     targets = sorted({target for plan in plans for target in _own_libraries(plan / "target.txt")})
     if targets:
-        _run([program, "--build", str(build), "--config", "Release", "--target", *targets], source)
+        _run([*build_command(build), "--target", *targets], source)
     return plans
+
+
+def build_command(build: Path) -> list[str]:
+    """The command that builds what was configured in a folder."""
+    return [_cmake(), "--build", str(build), "--config", "Release"]
+
+
+def install_project(build: Path, folder: Path, source: Path) -> None:
+    """Install what was built, below a folder, wherever the project would put it.
+
+    Raises:
+        BuildError: when CMake fails.
+    """
+    _run([_cmake(), "-E", "env", f"DESTDIR={folder}", _cmake(), "--install", str(build), "--prefix", "/"], source)
 
 
 def _cmake() -> str:
@@ -141,16 +155,18 @@ def _run(command: Sequence[str], source: Path) -> list[str]:
     if done.returncode == 0:
         return lines
     raise BuildError(
-        f"CMake cannot {'build what is linked in' if '--build' in command else 'configure'} {str(source)!r}",
+        f"CMake cannot {next((what for word, what in _WORK.items() if word in command), 'configure')} {str(source)!r}",
         why="\n       ".join(_errors(lines)),
         fix="correct what CMake reports; -D NAME=VALUE passes a definition to the project",
     )
 
 
 def _errors(lines: Sequence[str]) -> list[str]:
-    """The first error that CMake reported, without its call stack; else the last lines."""
+    """The first error that CMake reported, ours without what CMake puts around it; else the last lines."""
     first = next((i for i, line in enumerate(lines) if line.startswith("CMake Error")), None)
     if first is None:
         return list(lines[-_MOST_LINES:])
     message = itertools.takewhile(lambda line: not line.startswith(("Call Stack", "-- ")), lines[first:])
-    return [line.strip() for line in message if line.strip()][:_MOST_LINES]
+    told = [line.strip() for line in message if line.strip()]
+    ours = next((i for i, line in enumerate(told) if line.startswith("aot-tune: ")), 0)
+    return told[ours : ours + _MOST_LINES]

@@ -221,8 +221,9 @@ class Options:
     no_survivor: str = _option(
         "fail",
         "what to do if every candidate of an operator fails. `fail` fails the build. `generic` ships the operator's "
-        "generic variant alone. `leave-out` does that too, and leaves out an operator whose generic variant fails",
-        ("fail", "generic", "leave-out"),
+        "generic variant alone. `leave-out` does that too, and leaves out an operator whose generic variant fails. "
+        "`stop` ends the build when the first candidate fails",
+        ("fail", "generic", "leave-out", "stop"),
     )
     filter: str = _option(
         "*",

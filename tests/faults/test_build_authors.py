@@ -199,8 +199,12 @@ def test_row_57_a_config_that_is_gone_is_neither_recorded_nor_linked(tuned: Proj
     assert not re.search(rf'"TIMES":{times}\b', path.read_text())
 
 
-def test_row_61_a_header_that_only_cpp_includes_is_a_dependency(project: Project) -> None:
-    header = project.folder / "include" / "factor.h"
+def test_row_61_dev_builds_after_each_edit_also_of_a_header_that_only_cpp_includes(project: Project) -> None:
+    header, operator, loop = (
+        project.folder / "include" / "factor.h",
+        project.templates / "twice" / "operator.py",
+        project.templates / "twice" / "loop.cpp.j2",
+    )
     header.parent.mkdir()
     header.write_text("#define FACTOR 2\n")
     project.change("(1, 4, 16, 64, 256)", "(1,)")
@@ -208,13 +212,72 @@ def test_row_61_a_header_that_only_cpp_includes_is_a_dependency(project: Project
     for file in ("generic.cpp.j2", "loop.cpp.j2"):
         project.change("{{ prelude() }}", f'#include "{header}"\n{{{{ prelude() }}}}', file)
         project.change('"2 * " ~', '"FACTOR * " ~', file)
-    project.cmake()
-    project.make_all()
-    assert "no work to do" in project.make_all()
-    time.sleep(0.01)
-    header.write_text("#define FACTOR 3\n")
-    said = project.make_all(status=1)
-    assert "wrong-result" in said
+    lists = project.folder / "CMakeLists.txt"
+    text = lists.read_text().replace("TEMPLATES templates", "TEMPLATES templates MODULE tiny_ops")
+    lists.write_text(f"{text}aot_tune_install_library(tiny DESTINATION pkg)\n")
+    (project.folder / "pkg").mkdir()
+    (project.folder / "pkg" / "__init__.py").write_text("from .tiny_ops import twice\n")
+    texts = {file: file.read_text() for file in (header, operator, loop)}
+    with Dev(project) as dev:
+        said = dev.until("waiting for an edit")
+        assert re.search(r"twice on cpu-\S+: tried 2 \(2 ok\)\n  N=20000  loop_\w+  \S+ [nu]s\n", said), said
+        assert "survey" not in said
+        (path,) = re.findall(r"PYTHONPATH=(\S+) python -c 'import pkg\.tiny_ops'", said)
+        code = "import array, pkg, numpy as np; print(np.from_dlpack(pkg.twice(np.ones(3, 'f'))))"
+        assert "[2. 2. 2.]" in run([sys.executable, "-c", code], env=project.environment(PYTHONPATH=path))
+        assert "no work to do" in project.make_all("build/dev")
+        loop.write_text(texts[loop].replace("{{ unroll(UNROLL) }}", "{{ unroll(UNROLL) }"))
+        said = dev.until("waiting for an edit")
+        assert re.search(r"  why: aot-tune: .*loop\.cpp\.j2:\d+: ", said), said
+        loop.write_text(texts[loop])
+        operator.write_text(texts[operator].replace("2 * call.x", "2 * call.z"))
+        said = dev.until("waiting for an edit")
+        assert re.search(r"aot-tune: operator 'twice': no reference .*\n  why: .*'z'", said), said
+        operator.write_text(texts[operator])
+        loop.write_text(texts[loop].replace("for (int t = 0; t <", "for (volatile int t = 0; t * 0 <"))
+        dev.until("edited: ")
+        time.sleep(3)  # it may hang by now; at any other moment the edit counts, too
+        loop.write_text(texts[loop])
+        header.write_text("#define FACTOR 3\n")
+        said = dev.until("waiting for an edit")
+        assert re.search(r"edited: include/factor.h, templates/twice/loop.cpp.j2", said), said
+        assert "timeout" not in said
+        assert re.search(r"aot-tune: operator 'twice': (loop|generic)_\w+ .* fails: wrong-result\n  why: y\[", said), (
+            said
+        )
+        assert re.search(r"aot-tune try twice \w+ --target \S+ --templates templates --problem N=", said), said
+    assert "Traceback" not in dev.said
+
+
+class Dev:
+    """`aot-tune dev` on a project, in a `with` block that ends it."""
+
+    def __init__(self, project: Project) -> None:
+        self._project, self.said, self._read = project, "", 0
+
+    def __enter__(self) -> Dev:
+        project = self._project
+        environment = project.environment(PYTHONUNBUFFERED="1")
+        self._process = subprocess.Popen(
+            project.command("dev", "."), cwd=project.folder, env=environment, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        return self
+
+    def until(self, words: str) -> str:
+        """What it says until some words, since they were last waited for."""
+        assert self._process.stdout is not None
+        new = ""
+        for line in self._process.stdout:
+            new, self.said = new + line, self.said + line
+            if re.search(words, line):
+                return new
+        raise AssertionError(self.said)
+
+    def __exit__(self, *_error: object) -> None:
+        self._process.send_signal(signal.SIGINT)
+        self.said += self._process.communicate(timeout=30)[0]
+        assert self._process.returncode == 130
 
 
 def test_row_62_a_library_that_sets_it_is_refused(tmp_path: Path) -> None:

@@ -623,8 +623,8 @@ class Pool:
         except DiedError as death:
             self.deaths += 1
             self.sweep()
-            if death.status == "timeout":
-                self._log(f"a worker was killed: {death.reason}")
+            if death.status == "timeout" and worker.role != "candidate":  # else it is told with the candidate's name
+                self._log(f"a worker for references was killed: {death.reason}")
             raise
 
     def refer(self, request: messages.Request, seconds: float) -> messages.Reply:

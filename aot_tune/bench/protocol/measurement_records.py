@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -27,6 +28,7 @@ __all__ = [
     "Prepared",
     "Seen",
     "Status",
+    "check_in",
     "digest_of",
     "is_baseline",
     "rounded",
@@ -323,6 +325,18 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return digest_of(self)
 
 
+_CHECK = re.compile(
+    r"problem '([^']*)'((?:, (?:NaN and infinities in '\w+'|small integers|zeros|denormal numbers"
+    r"|(?!with )\w+ (?:-?inf|nan|-?[\d.]+(?:e[-+]\d+)?)))*)"
+)
+
+
+def check_in(message: str) -> str:
+    """The name of the check in a message that has its place; empty if there is none."""
+    match = _CHECK.search(message)
+    return "" if match is None else (match[1] + match[2]).replace("'", "")
+
+
 class Check(msgspec.Struct, frozen=True, kw_only=True):
     """A problem to verify on.
 
@@ -337,6 +351,11 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     integers: bool = False
     odd: Literal["", "zeros", "denormal numbers", "scalars"] = ""
     scalars: dict[str, float | int | bool] = {}
+
+    @property
+    def name(self) -> str:
+        """What `aot-tune try --problem` takes: the place without quotes."""
+        return check_in(self.place)
 
     @property
     def place(self) -> str:

@@ -306,6 +306,9 @@ class DevicePool:
     def _arrived(self, variant: Variant) -> None:
         if self._stopping.is_set():
             raise InterruptedError("the budget has ended, or the build")  # this ends all compiles that wait
+        if variant.does_not_compile:
+            operator = self._session.operators[variant.candidate.operator]
+            self._session.failures.of_candidate(operator, variant, variant.made.status, variant.error)
         self._events.put(Arrived(variant))
 
     def end_compiles(self) -> None:

@@ -15,6 +15,7 @@ from aot_tune.compile import Variant
 from aot_tune.database import OperatorStore, operator_digest
 from aot_tune.pipeline.build_time import TuningTurn, task_of
 from aot_tune.pipeline.evidence import Evidence
+from aot_tune.pipeline.known_times import fails
 from aot_tune.pipeline.loaded_operators import baseline_versions
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
 from aot_tune.pipeline.measuring.verify_variants import verify_early
@@ -183,8 +184,10 @@ class Measurer:
                 self.spare(evidence.operator, problem, len(waiting))
                 return
             (variant,) = evidence.now([waiting.pop(self._lazy.choose(evidence.operator, waiting))])
-            if best is not None and self._is_hopeless(evidence, problem, variant, best):
+            hopeless = best is not None and self._is_hopeless(evidence, problem, variant, best)
+            if hopeless:
                 evidence.pass_over(problem, [variant.candidate.id])
+            if hopeless or (variant.id in evidence.broken and not evidence.has(variant, problem)):
                 self.spare(evidence.operator, problem, 1)
                 continue
             watched = self._watch()
@@ -197,6 +200,7 @@ class Measurer:
             if measurement is None or (self.over and not _counts(measurement)):
                 return
             evidence.add_screen(measurement)
+            self._tell(evidence, measurement)
             if measurement.ns is not None and (best is None or measurement.ns < best):
                 best = measurement.ns
             shown = "nothing yet" if best is None else format_time(best)
@@ -205,6 +209,12 @@ class Measurer:
             seconds = min(sum(s for phase, s in measurement.phases.items() if phase not in _ONCE), took.whole)
             beside = None if took.waited else took.whole - seconds
             self.turn.screened(case.task, seconds, beside, f"best so far {shown}")
+
+    def _tell(self, evidence: Evidence, measurement: Measurement) -> None:
+        """Tell at once that a candidate failed."""
+        if fails(measurement) and (variant := evidence.variants.get(measurement.candidate)) is not None:
+            told = self._session.failures.of_candidate
+            told(evidence.operator, variant, measurement.status, measurement.reason, measurement.problem)
 
     def _is_hopeless(self, evidence: Evidence, problem: Problem, variant: Variant, best: float) -> bool:
         """Whether a CPU's generic variant was verified on another problem, and would only take long on this one."""
@@ -273,6 +283,8 @@ class Measurer:
             evidence.add(*(m for m in raced if m.status != "ok" and _counts(m)))
             return
         evidence.add(*raced)
+        for measurement in raced:
+            self._tell(evidence, measurement)
         evidence.race_done(problem.id)
         took = watched()
         # if all screens were known, the race computes the reference

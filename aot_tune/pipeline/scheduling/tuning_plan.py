@@ -297,7 +297,7 @@ class TuningPlan:
         for opened in self._open if by_operator else ():
             evidence, problem = opened.evidence, opened.problem
             for variant in evidence.tried(problem, by_operator.get(opened.task.operator, ())):
-                if evidence.has(variant, problem):
+                if not evidence.wants(variant, problem):
                     continue
                 if not (self._by_gain and self._known.recall(evidence, problem, variant)):
                     opened.waiting.setdefault(variant.id, variant)
@@ -628,7 +628,7 @@ class TuningPlan:
             passed = evidence.reconsider()
             for opened in (p for p in self._open if p.evidence is evidence):
                 mine = [evidence.variants[c] for c, problem in passed if problem == opened.problem.id]
-                again = [e for e in evidence.tried(opened.problem, mine) if not evidence.has(e, opened.problem)]
+                again = [e for e in evidence.tried(opened.problem, mine) if evidence.wants(e, opened.problem)]
                 opened.waiting |= {e.id: e for e in self._placed(opened, again)}
 
     def _placed(self, opened: _OpenProblem, variants: Iterable[Variant]) -> list[Variant]:

@@ -453,7 +453,7 @@ def failures_of(evidence: Evidence) -> list[DroppedCandidate]:
                     status=status,
                     reason=reason,
                     count=1 + len(more),
-                    again=again(evidence.operator, variant, evidence.target.name, problem),
+                    again=again(evidence.operator, variant, evidence.target.name, problem, reason),
                 )
             )
     return failures

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from small_operators import make_operator
 
 from aot_tune.bench.host.odd_problems import checks_for, derived_checks
-from aot_tune.bench.protocol.measurement_records import Policy
+from aot_tune.bench.protocol.measurement_records import Policy, check_in
 from aot_tune.bench.worker.inputs import storage_extent
 from aot_tune.spec import (
     Expr,
@@ -57,6 +57,8 @@ def test_checks_of_bundled_operators_are_legal_and_vary_all_that_a_call_may_vary
     operator = OPERATORS[name]
     for kernel in kernels(operator):
         assert_legal(operator, kernel.requires)
+    for check in derived_checks(operator):
+        assert check_in(f"y[3]: got 4 ({check.place}, with 1 thread)") == check.place[8:].replace("'", "").strip()
     problems = [c.problem for c in derived_checks(operator)]
     facts = [operator.facts(p) for p in problems]
     for extent in operator.dims:
