@@ -40,6 +40,7 @@ from aot_tune.compile.programs import (
     program_of,
     program_state,
     real_include,
+    real_places,
     rule_files,
 )
 from aot_tune.compile.toolchain import NO_OPTIONS, Object, Toolchain
@@ -170,7 +171,8 @@ class CxxToolchain(Toolchain):
         failed = failure_of(done, timeout, "the compiler", out, rule)
         if failed is not None:
             seen, whole = self._opened(source, flags, folder, failed.log, options) if failed.lasting else ((), False)
-            return msgspec.structs.replace(failed, includes=dict.fromkeys(seen, ""), lasting=whole)
+            log = real_places(failed.log, options)
+            return msgspec.structs.replace(failed, log=log, includes=dict.fromkeys(seen, ""), lasting=whole)
         # Names in authors' code may also be in other authors' code. What a sanitizer watches is linked alone.
         watched = any(option.startswith("-fsanitize=") for option in options.options)
         problem = self._localized(out) if options and not watched else ""

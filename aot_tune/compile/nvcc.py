@@ -16,7 +16,7 @@ import msgspec
 
 from aot_tune.compile.cxx import CxxToolchain
 from aot_tune.compile.device_targets import BASELINE, CUDA_TARGETS, best_targets, check_known, code_flags
-from aot_tune.compile.diagnostics import CUDA_SOURCE_NAME
+from aot_tune.compile.diagnostics import CUDA_SOURCE_NAME, is_lasting
 from aot_tune.compile.headers import opened_files, sought
 from aot_tune.compile.object_files import (
     FUNCTIONS,
@@ -41,6 +41,7 @@ from aot_tune.compile.programs import (
     program_digest,
     program_state,
     real_include,
+    real_places,
     rule_files,
 )
 from aot_tune.compile.toolchain import NO_OPTIONS, Object, Toolchain
@@ -231,7 +232,10 @@ class NvccToolchain(Toolchain):
                 seen, whole = self._includes(source, opened, Path(scratch), options, done.output)
                 lasting = failed.lasting and whole
                 return msgspec.structs.replace(
-                    failed, includes=dict.fromkeys(seen if lasting else (), ""), lasting=lasting
+                    failed,
+                    log=real_places(failed.log, options),
+                    includes=dict.fromkeys(seen if lasting else (), ""),
+                    lasting=lasting,
                 )
             functions = {name: name.replace(_ANY, symbol) for name in public_functions(made)}
             if not functions:
@@ -289,7 +293,8 @@ class NvccToolchain(Toolchain):
             kept = {n: (scratch / n).read_bytes() for n in ("made.o", "candidate.d") if (scratch / n).is_file()}
             names = rule_files(scratch / "candidate.d", CUDA_SOURCE_NAME) if "candidate.d" in kept else []
             headers = {os.path.realpath(scratch / name) for name in names}
-            if done.code == 0 and not done.timed_out:
+            fails_again = done.code > 0 and "candidate.d" in kept and is_lasting(done.output)
+            if not done.timed_out and (done.code == 0 or fails_again):
                 runs[:] = [_Shared(done, kept, {path: _state(path) for path in headers})]
             return done
 

@@ -39,6 +39,7 @@ __all__ = [
     "program_of",
     "program_state",
     "real_include",
+    "real_places",
     "rule_files",
 ]
 
@@ -57,6 +58,7 @@ _READS = re.compile(
     r"|-f(?:plugin|pass-plugin|profile[\w-]*-use|auto-profile|branch-probabilities|modul|sanitize-\w*list)"
 )
 """Options that let a compiler read files, or run programs, that no rule for make names."""
+_LINKED = re.compile(r"(?<![\w/.-])(?:\./)?include-(\d+)/")
 _LINK = re.compile(r"(?:\./)?include-(\d+)/(.*)", re.DOTALL)
 
 
@@ -170,6 +172,16 @@ def real_include(name: str, options: CompileOptions) -> str:
     if match is None or int(match[1]) >= len(options.include_directories):
         return name
     return str(Path(options.include_directories[int(match[1])], match[2]))
+
+
+def real_places(log: str, options: CompileOptions) -> str:
+    """What a compiler says, with the paths of headers that were included through links."""
+
+    def real(match: re.Match[str]) -> str:
+        number = int(match[1])
+        return f"{options.include_directories[number]}/" if number < len(options.include_directories) else match[0]
+
+    return _LINKED.sub(real, log)
 
 
 def library_file(name: str, folders: Sequence[str]) -> str | None:

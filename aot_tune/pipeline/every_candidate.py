@@ -31,7 +31,7 @@ from aot_tune.plan.library_plan import Request
 from aot_tune.plan.wanted_targets import generic_dtypes
 from aot_tune.render import Candidate, candidates_for, generic_candidates, resolved
 from aot_tune.report.compiled_kernels import CompiledKernel, FailureKind, Interpreted, compiled_lines, compiled_summary
-from aot_tune.spec import Expr, Kernel, Operator, Target, all_of
+from aot_tune.spec import Expr, Kernel, Operator, Target, all_of, dtype_index
 from aot_tune.spec.load_operators import load_operators, roots_with_bundled
 from aot_tune.support.errors import AotTuneError, BuildError
 from aot_tune.support.progress import Progress
@@ -137,12 +137,12 @@ def _interpret_kernels(session: Session, kernels: Sequence[_Tried]) -> None:
 def _interpreted(session: Session, tried: _Tried) -> Interpreted:
     """What the candidate with the fewest requirements that serves a check does with it.
 
-    Candidates in bf16 come last: the interpreter keeps bf16 elements as integers, and computes with these integers if a
-    kernel does not widen them.
+    Candidates in bf16 come last, and run in another dtype if the operator has one: the interpreter keeps bf16 elements
+    as integers, and computes with these integers if a kernel does not widen them.
     """
     operator, kernel, target = tried.operator, tried.kernel, tried.target
     for variant in sorted(tried.fit, key=lambda e: ("bf16" in e.candidate.dtypes.values(), len(e.requires))):
-        check = _smallest_check(operator, variant.requires)
+        check = _smallest_check(operator, _widened(operator, variant)) or _smallest_check(operator, variant.requires)
         if check is not None:
             break
     else:
@@ -159,8 +159,19 @@ def _interpreted(session: Session, tried: _Tried) -> Interpreted:
     )
     with scratch_folder() as name:
         answer = _interpret(request, session, Path(name))
+    verdict, text = answer.verdict, answer.text
+    if verdict == "wrong" and any(operator.dtype(check.problem, t).name == "bf16" for t in operator.tensors):
+        verdict, text = "not runnable", f"the interpreter computes with bf16 as with integers: {text}"
     label = variant.candidate.label
-    return Interpreted(verdict=answer.verdict, problem=check.problem.id, candidate=label, text=answer.text)
+    return Interpreted(verdict=verdict, problem=check.problem.id, candidate=label, text=text)
+
+
+def _widened(operator: Operator, variant: Variant) -> tuple[Expr, ...]:
+    """The guards of a candidate in another dtype in place of bf16, where the operator has f32 or f16 too."""
+    others = {v: next((d for d in ("f32", "f16") if d in choices), "") for v, choices in operator.dtypes.items()}
+    wide = {v: others[v] for v, d in variant.candidate.dtypes.items() if d == "bf16" and others[v]}
+    kept = (r for r in variant.requires if not {f"dtype.{v}" for v in wide} & r.facts())
+    return (*kept, *(dtype_index(v) == operator.dtypes[v].index(d) for v, d in wide.items()))
 
 
 def _interpret(request: InterpreterRequest, session: Session, scratch: Path) -> InterpreterAnswer:

@@ -28,10 +28,9 @@ from aot_tune.spec.operator import Operator
 from aot_tune.spec.targets import refuse_device_facts
 from aot_tune.spec.triton_function import DTypeOf
 from aot_tune.support.errors import Mistakes, SpecError, did_you_mean
+from aot_tune.support.installed_paths import enclosing_folders, project_folder
 
 __all__ = ["package_folder", "with_sources"]
-
-_PROJECT = ("pyproject.toml", "CMakeLists.txt", ".git")
 
 
 def with_sources(operator: Operator, folder: Path) -> Operator:
@@ -59,12 +58,6 @@ def with_sources(operator: Operator, folder: Path) -> Operator:
     return operator if same else dataclasses.replace(operator, kernels=tuple(kernels))
 
 
-def _project_folder(folder: Path) -> Path:
-    """The nearest enclosing folder that holds a project; the folder itself if there is none."""
-    resolved = folder.resolve()
-    return next((p for p in (resolved, *resolved.parents) if any((p / name).exists() for name in _PROJECT)), resolved)
-
-
 def package_folder(name: str) -> Path:
     """The folder of an installed package, for sources and headers that it brings. The package is not imported.
 
@@ -85,14 +78,8 @@ def package_folder(name: str) -> Path:
     return Path(folders[0])
 
 
-def _places(folder: Path) -> list[Path]:
-    """The folders that may hold an operator's files: its own, its root, and those up to the project's."""
-    resolved, top = folder.resolve(), _project_folder(folder)
-    return [p for p in (resolved, *resolved.parents) if p in (resolved, resolved.parent) or p.is_relative_to(top)]
-
-
 def _find(path: str, folder: Path, where: str) -> Path:
-    places = _places(folder)
+    places = enclosing_folders(folder)
     tried = [Path(path)] if Path(path).is_absolute() else [p / path for p in places]
     file = next((p for p in tried if p.is_file()), None)
     if file is None:
@@ -123,7 +110,7 @@ def _with_paths(kernel: Kernel, folder: Path, where: str) -> Kernel:
 
 def _folder(given: str | PurePath, folder: Path, where: str) -> Path:
     path = Path(given)
-    tried = [path] if path.is_absolute() else [p / path for p in _places(folder)]
+    tried = [path] if path.is_absolute() else [p / path for p in enclosing_folders(folder)]
     directory = next((p for p in tried if p.is_dir()), None)
     if directory is None:
         raise SpecError(
@@ -154,7 +141,7 @@ def _loaded(function: NativeFunction, kernel: Kernel, folder: Path, where: str) 
     }  # a macro with the name of a template's parameter would break the source
     for header in _headers(text, folders, in_angles=True) if set(function.macros or ()) - seen else ():
         seen |= words(header) & set(function.macros or ())
-    top = _project_folder(folder)
+    top = project_folder(folder)
     relative = str(path.relative_to(top)) if path.is_relative_to(top) else path.name
     return dataclasses.replace(
         function, text=text, place=relative, declared=declared, seen=tuple(sorted(seen)), folder=str(path.parent)

@@ -17,11 +17,13 @@ __all__ = [
     "PACKAGE",
     "RUNTIME",
     "cmake_dir",
+    "enclosing_folders",
     "include_dir",
     "installed_report",
     "is_installed",
     "package_code",
     "project_files",
+    "project_folder",
 ]
 
 BUNDLED_MODULE = "aot_tune.ops"
@@ -45,6 +47,7 @@ _STANDARD = str(Path(functools.__file__).parent) + "/"
 """Where Python's own modules are."""
 _CODE = (".py", ".j2", ".h", ".hpp", ".cpp", ".cuh", ".ptx")
 _MAIN = ("__main__", "__mp_main__")
+_PROJECT = ("pyproject.toml", "CMakeLists.txt", ".git")
 _INSTALLED = frozenset(("site-packages", "dist-packages"))
 
 
@@ -154,3 +157,15 @@ def project_files() -> list[str]:
     names = [n for n in list(sys.modules) if n not in _MAIN and n.partition(".")[0] not in _HOOKS]
     files = {_file_of(sys.modules[n]) for n in names if not is_installed(n)}
     return sorted(f for f in files if f and Path(f).is_file())
+
+
+def project_folder(folder: Path) -> Path:
+    """The nearest enclosing folder that holds a project; the folder itself if there is none."""
+    resolved = folder.resolve()
+    return next((p for p in (resolved, *resolved.parents) if any((p / name).exists() for name in _PROJECT)), resolved)
+
+
+def enclosing_folders(folder: Path) -> list[Path]:
+    """A folder, the one above it, and all others above these, up to the project's."""
+    resolved, top = folder.resolve(), project_folder(folder)
+    return [p for p in (resolved, *resolved.parents) if p in (resolved, resolved.parent) or p.is_relative_to(top)]

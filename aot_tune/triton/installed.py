@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from aot_tune.support.errors import SpecError, ToolchainError, did_you_mean
+from aot_tune.support.installed_paths import project_folder
 
 __all__ = ["check_version", "find_triton", "load", "module_file"]
 
@@ -70,9 +71,9 @@ def find_triton(search: Sequence[str] | None = None) -> Installed:
 
 
 def load(reference: str, roots: Sequence[str]) -> object:
-    """Import what a reference names. A file is below the first of `roots` that has it.
+    """Import what a reference names. A file is below the first of `roots`, or of the folders above them, that has it.
 
-    A file may import its neighbours (`from .blocks import x`).
+    It may import its neighbours (`from .blocks import x`), and modules of these folders (`from vendor.flash import x`).
 
     Raises:
         SpecError: when it does not exist, is outside of its root, or its module fails.
@@ -82,12 +83,17 @@ def load(reference: str, roots: Sequence[str]) -> object:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        missing = isinstance(error, ModuleNotFoundError)
+        missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+        absent = (
+            f"it imports {module_file(missing)}, which is not beside it: copy that, or write one with what it needs"
+        )
         raise SpecError(
             f"{reference}: its module cannot be imported: {type(error).__name__}: {error}{_origin(error)}",
             why="Triton functions are read without a GPU, in a process of their own",
-            fix=f"install {error.name}"
-            if missing and isinstance(error, ModuleNotFoundError)
+            fix=absent
+            if missing.startswith(_PACKAGE)
+            else f"install {missing}"
+            if missing
             else "check whether it needs a device or an environment variable. A file of your own below the templates "
             "can set the variable, and then import the function",
         ) from error
@@ -105,7 +111,9 @@ def module_file(module: str) -> str:
 
 def _module_of_file(file: str, roots: Sequence[str]) -> str:
     """The name under which a file is imported. It is the same wherever its root is, because code contains it."""
-    for root in map(Path, roots):
+    folders = list(dict.fromkeys([*map(Path, roots), *(p for r in roots for p in _above(Path(r)))]))
+    sys.path += [str(folder) for folder in folders if str(folder) not in sys.path]
+    for root in folders:
         path = root / file
         if not path.is_file():
             continue
@@ -119,10 +127,20 @@ def _module_of_file(file: str, roots: Sequence[str]) -> str:
             raise SpecError(f"{file}: {path.stem!r} has a dot", why="it is imported as a module", fix="rename it")
         parts = [_PACKAGE, *Path(file).parent.parts]
         for count in range(1, len(parts) + 1):
-            _package(".".join(parts[:count]), [str(Path(r, *parts[1:count])) for r in roots])
+            _package(".".join(parts[:count]), [str(Path(r, *parts[1:count])) for r in folders])
         return ".".join([*parts, path.stem])
-    listed = ", ".join(roots) or "no folder"
-    raise SpecError(f"there is no file {file}", why=f"looked below {listed}", fix="write its path below the templates")
+    listed = ", ".join(map(str, folders)) or "no folder"
+    raise SpecError(
+        f"there is no file {file}",
+        why=f"looked below {listed}",
+        fix="write its path below the templates, or below the project's folder",
+    )
+
+
+def _above(root: Path) -> list[Path]:
+    """The folders above a template root, up to the project's."""
+    top = project_folder(root)
+    return [p for p in root.resolve().parents if p.is_relative_to(top)]
 
 
 def _package(name: str, folders: list[str]) -> None:

@@ -153,8 +153,18 @@ TRITON = """*(
 def test_triton_functions_run_in_the_interpreter(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From any folder, with a path of the templates that is relative to it, and without torch."""
-    project(tmp_path, TRITON)
+    """From any folder, with a path of the templates that is relative to it, and without torch.
+
+    Functions may be above the templates. What is compiled for bf16 runs in another dtype.
+    """
+    operator = project(tmp_path, TRITON) / "twice" / "operator.py"
+    text = operator.read_text().replace('dims=("N",),', 'dims=("N",), dtypes={"T": ("bf16", "f32")},')
+    operator.write_text(text.replace('"x", (N,)', '"x", (N,), "T"').replace('"y", (N,)', '"y", (N,), "T"'))
+    (tmp_path / "templates" / "functions.py").rename(tmp_path / "helpers.py")
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "vendor").mkdir()
+    (tmp_path / "vendor" / "kernels.py").write_text("from helpers import assembly, past_the_end, right, wrong\n")
+    operator.write_text(operator.read_text().replace("functions.py", "vendor/kernels.py"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "without" / "torch").mkdir(parents=True)
     (tmp_path / "without" / "torch" / "__init__.py").write_text('raise ImportError("not here")')
