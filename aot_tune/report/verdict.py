@@ -32,16 +32,18 @@ def verdict_lines(report: Report, missing: Mapping[str, Sequence[str]]) -> list[
         compared = [_speed(part) for part in parts.values() if part.speedup]
         where = f"on {next(iter(parts.values())).target}: " if len(families) > 1 else ""
         lines += [where + "; ".join(compared)] if compared else []
-    lines += [line for parts in families.values() for part in parts.values() if (line := _dropped(part))]
-    modules = sorted({module for names in missing.values() for module in names})
-    if missing:
-        have = "has" if len(missing) == 1 else "have"
-        fix = f"install {' or '.join(modules)} to compare" if modules else "declare one to compare"
-        lines.append(f"{names_text(list(missing))} {have} no baseline: {fix}")
+    dropped = [text for parts in families.values() for part in parts.values() if (text := _dropped(part))]
+    lines += [f"dropped candidates: {'; '.join(dropped)}"] if dropped else []
+    for operators, fix in (
+        ([name for name, modules in missing.items() if modules], f"install {' or '.join(_modules(missing))}"),
+        ([name for name, modules in missing.items() if not modules], "declare one"),
+    ):
+        have = "has" if len(operators) == 1 else "have"
+        lines += [f"{names_text(operators)} {have} no baseline: {fix} to compare"] if operators else []
     tuned = {operator for parts in families.values() for operator in parts}
     untuned = list(dict.fromkeys(part.operator for part in report.operators if part.operator not in tuned))
     if untuned:
-        lines.append(f"generic kernels serve {names_text(untuned)}, which nothing was tuned for")
+        lines.append(f"not tuned, with generic kernels only: {names_text(untuned)}")
     return lines + [f"NOTE {note}" for note in report.notes if note.startswith(MACHINE_BUSY)]
 
 
@@ -53,11 +55,14 @@ def _speed(part: OperatorReport) -> str:
     return f"{part.operator} {part.speedup:.1f} x {names.most_common(1)[0][0]}{behind}"
 
 
+def _modules(missing: Mapping[str, Sequence[str]]) -> list[str]:
+    return sorted({module for modules in missing.values() for module in modules})
+
+
 def _dropped(part: OperatorReport) -> str:
-    """Such as `3 of 6 candidates of gemm were dropped (crashed)`; empty if none was."""
+    """Such as `gemm 3 of 6 (crashed)`; empty if none was."""
     bad = {status: count for status, count in part.statuses.items() if status not in ("ok", NOT_TRIED)}
-    many = f"{sum(bad.values())} of {counted(part.tried, 'candidate')} of {part.operator}"
-    return f"{many} were dropped ({', '.join(sorted(bad))})" if bad else ""
+    return f"{part.operator} {sum(bad.values())} of {part.tried} ({', '.join(sorted(bad))})" if bad else ""
 
 
 def names_text(operators: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ from aot_tune.pipeline.shipping.story import paired_ratio
 from aot_tune.report import read_report
 from aot_tune.report.report_records import RegretCurve, SurveyRow
 from aot_tune.report.report_text import format_report, policy_lines, slower_line
+from aot_tune.report.verdict import told_together, verdict_lines
 from aot_tune.spec import problem
 from aot_tune.support.errors import BuildError
 
@@ -187,3 +188,15 @@ def test_a_winner_is_compared_with_the_fastest_baseline_round_by_round() -> None
     assert paired_ratio(measured("w", 0.0, 0.0), [measured("baseline:a", 1.0, 1.0)]) is None
     assert paired_ratio(measured("w", 1.0, 1.0), [measured("baseline:a", 0.0, 1.0)]) is None
     assert paired_ratio(winner, [measured("baseline:a", *drifting, race="other")]) is None
+
+
+def test_a_verdict_has_a_few_lines_of_all_operators() -> None:
+    said = verdict_lines(REPORT, {"product": ["torch"], "other": []})
+    assert len(said) <= 5
+    assert "product has no baseline: install torch to compare" in said
+    assert "other has no baseline: declare one to compare" in said
+    assert any(line.startswith("dropped candidates: product 1 of ") for line in said), said
+    assert told_together([("a", "x"), ("b", "y"), ("c", "x"), ("d", "x"), ("e", "x")]) == [
+        "a, c and 2 others: x",
+        "b: y",
+    ]
