@@ -23,6 +23,7 @@ from aot_tune.report.report_records import (
     VariantRow,
 )
 from aot_tune.report.report_text import DECIDES, format_resources, format_time, held_out_of, slower_rows
+from aot_tune.report.verdict import MACHINE_BUSY
 
 __all__ = ["html_page"]
 
@@ -226,6 +227,7 @@ def html_page(report: Report) -> str:
         decides=DECIDES,
         sections=sections,
         speed=_Speed(sections),
+        grave=MACHINE_BUSY,
         notes=[note for note in report.notes if note not in on_parts],
         spent=_time_bars(report.spent, _SPENT),
         # a variant that serves several targets is in several reports, but counts once

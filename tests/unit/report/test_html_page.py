@@ -13,6 +13,7 @@ from whole_report import HOSTILE, PRODUCT, REPORT, UNTUNED, Page, point, row
 
 from aot_tune.report.html_page import html_page
 from aot_tune.report.report_records import OperatorReport, Report
+from aot_tune.report.verdict import MACHINE_BUSY
 
 PAGE = Page.of(html_page(REPORT))
 HERE = "product-cuda-sm_90a"
@@ -121,9 +122,10 @@ def test_the_overview_says_where_and_when_and_how_much_faster() -> None:
 
 
 def test_notes_on_an_operator_stand_in_its_section() -> None:
-    parts = re.split(r"<section", html_page(REPORT))
-    assert [re.findall(r'class="note">([^<]*)<', part) for part in parts[1:]] == [
-        ["beside all"],
+    noted = msgspec.structs.replace(REPORT, notes=(*REPORT.notes, f"{MACHINE_BUSY}: others"))
+    parts = re.split(r"<section", html_page(noted))
+    assert [re.findall(r'class="note(?: grave)?">([^<]*)<', part) for part in parts[1:]] == [
+        ["beside all", f"{MACHINE_BUSY}: others"],
         ["slow there", "M=1 N=64 T=f32: cannot be captured in a CUDA graph: no; timed on a stream"],
         [UNTUNED.note],
     ]
