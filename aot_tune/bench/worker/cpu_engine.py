@@ -621,11 +621,11 @@ class CpuEngine(Engine):
         with openmp_threads(1):
             made = make()
         one = math.inf
-        for _ in range(2):
+        for number in range(3):
             with openmp_threads(1):
                 one = min(one, made[1].sample(most))
             team = min(team, timer.sample(most))
-            if one <= team:
+            if one <= team or (number and one > 2 * _GAIN * team):
                 break
         return made if one < min(_SHORT_NS, _GAIN * team) else None
 
