@@ -7,14 +7,12 @@ import os
 import pty
 import re
 import struct
-import subprocess
 import sys
 import termios
 from pathlib import Path
 
 import msgspec
 import pytest
-from places import ROOT
 from whole_report import PRODUCT, REPORT
 
 from aot_tune.cli.main import main
@@ -35,25 +33,29 @@ def on_terminal(path: Path, columns: int, *arguments: str, **env: str) -> str:
     """What `aot-tune report` writes on a terminal of so many columns."""
     outer, inner = pty.openpty()
     fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    kept = {
-        k: v
-        for k, v in os.environ.items()
-        if k not in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE")
-    }
-    argv = [sys.executable, "-m", "aot_tune.cli.main", "report", "--build", str(path), *arguments]
-    environment = {**kept, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", **env}
-    with subprocess.Popen(argv, stdin=inner, stdout=inner, env=environment) as process:
-        os.close(inner)
-        told = b""
-        while True:
-            try:
-                part = os.read(outer, 1 << 16)
-            except OSError:  # the other end is closed
-                break
-            if not part:
-                break
-            told += part
-        assert process.wait(60) == 0
+    child = os.fork()
+    if child == 0:
+        status = 99
+        try:
+            for number in (0, 1):
+                os.dup2(inner, number)
+            sys.stdout = open(1, "w", encoding="utf-8")  # noqa: SIM115 - pytest has replaced it
+            for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+                os.environ.pop(name, None)
+            os.environ.update(env, TERM="xterm-256color")
+            status = main(["report", "--build", str(path), *arguments])
+            sys.stdout.flush()
+        finally:
+            os._exit(status)
+    os.close(inner)
+    told = b""
+    while True:
+        try:
+            part = os.read(outer, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+        told += part
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     os.close(outer)
     return told.decode().replace("\r\n", "\n")
 

@@ -70,6 +70,18 @@ def test_which_calls_are_compared(built: linked.Built, wanted: str, results: str
     assert run(built, code, wanted) == (results + "\n", (DEFAULTS if wanted else "") + said)
 
 
+def test_calls_from_c_are_compared(built: linked.Built) -> None:
+    code = f"""
+import ctypes
+from dltensors import tensor_of
+arrays = [np.ones((8, 8), np.float32) for _ in range(3)]
+a, b, out = (tensor_of(x.ctypes.data, (1, 0), x.shape, None, (2, 32)) for x in arrays)
+given = ctypes.byref(a), ctypes.byref(b), None, None, ctypes.byref(out), 0, None
+print(ctypes.CDLL({str(built.library)!r}).aot_tune_gemm(*given), arrays[2].max())
+"""
+    assert run(built, code, "first") == ("0 8.0\n", DEFAULTS + told("M=8 N=8 K=8", "small_2", 18))
+
+
 def test_nan_and_infinity_are_compared(built: linked.Built) -> None:
     code = "print(gemm(8, np.nan), gemm(8, np.inf), gemm(8))"
     assert run(built, code, "1") == ("nan inf 8.0\n", DEFAULTS + told("M=8 N=8 K=8", "small_2", 18))
