@@ -33,7 +33,7 @@ def torch_bmm(torch: Any, call: Call) -> Callable[[], object]:
 def cpu_workload() -> tuple[Problem, ...]:
     """Scores and values of attention, of a token alone too; small products in big batches, large ones, odd sizes.
 
-    In f32; some of attention's in bf16.
+    And gradients, whose a is by columns, and heads beside each other. In f32; some of attention's in bf16.
     """
     found = []
     for heads, queries, keys, width in ((12, 64, 64, 64), (12, 384, 384, 64), (64, 1, 512, 64), (32, 8, 512, 64)):
@@ -43,6 +43,11 @@ def cpu_workload() -> tuple[Problem, ...]:
         found.append(problem(B=b, M=m, N=n, K=k, order=TRANSPOSED_B))
         found.append(problem(B=b, M=m, N=n, K=k))
     found.append(problem(B=2, M=512, N=2048, K=512, order=TRANSPOSED_B))
+    for order in ({"a": (0, 2, 1)}, {"a": (0, 2, 1), **TRANSPOSED_B}):
+        found.append(problem(B=12, M=384, N=64, K=384, order=order))
+        found.append(problem(B=32, M=3, N=64, K=1024, order=order))
+    found.append(problem(B=12, M=256, N=256, K=64, order={"a": (1, 0, 2), "b": (2, 0, 1)}))
+    found.append(problem(B=256, M=8, N=33, K=65, order=TRANSPOSED_B, dtypes={"T": "bf16"}))
     for heads, queries, keys, width in ((12, 384, 384, 64), (64, 1, 512, 64)):
         found.append(problem(B=heads, M=queries, N=keys, K=width, order=TRANSPOSED_B, dtypes={"T": "bf16"}))
         found.append(problem(B=heads, M=queries, N=width, K=keys, dtypes={"T": "bf16"}))

@@ -42,8 +42,11 @@ HOPPER: Expr = target("capability") == 90
 EARLY: Expr = target("capability") >= 90
 """Where GPUs have launches of kernels that begin before the one in front of them has ended."""
 
-BEYOND_L2 = (R * D >= 262144,)
+BEYOND_CACHES = (R * D >= 3145728,)
 """Elements: streaming stores have nothing to offer where the output stays in a cache."""
+
+WHOLE_LINES: Expr = (D % 32 == 0) | (D >= 1024)
+"""They want to fill cache lines: rows begin and end with them, or have many."""
 
 FULL_VECTORS: Expr = parameter("W") * 4 == target("vector_bytes")
 
@@ -72,7 +75,7 @@ def cpu_kernels(operator: str, rows: dict[str, Any], streaming: dict[str, Any]) 
     return (
         Kernel("generic", f"{operator}/generic.cpp.j2", generic=True, **dtypes),
         kernel("rows", **rows),
-        kernel("streaming", **{"worthwhile": BEYOND_L2, **streaming}),
+        kernel("streaming", **{"worthwhile": (*BEYOND_CACHES, WHOLE_LINES), **streaming}),
     )
 
 

@@ -13,7 +13,8 @@ TRANSPOSED_B = {"b": (1, 0)}
 def cpu_workload() -> tuple[Problem, ...]:
     """Layers of Llama-3-8B, BERT-base and MobileNet's pointwise convolutions, cut to what two cores tune in minutes.
 
-    In f32; some of the first two in bf16, of which three in f16.
+    And products of matrices as they are, with no transposed weight. In f32; some of all but MobileNet's in bf16, of
+    which three in f16.
     """
     found = []
     for m in (1, 16, 64, 256):
@@ -31,6 +32,9 @@ def cpu_workload() -> tuple[Problem, ...]:
     relu = {"activation": "relu"}
     for m, n, k in ((3136, 128, 64), (784, 256, 256), (196, 512, 512), (49, 1024, 1024)):  # MobileNet
         found.append(problem(M=m, N=n, K=k, order=TRANSPOSED_B, present=["bias"], attributes=relu))
+    for m, n, k in ((1, 768, 768), (48, 1024, 2048), (256, 3072, 768), (1000, 500, 300), (256, 1024, 4096)):
+        found.append(problem(M=m, N=n, K=k))
+    found += [problem(M=m, N=768, K=k, dtypes={"T": "bf16"}) for m, k in ((1, 768), (32, 3072), (256, 768))]
     found += [_layer("bf16", m, 4096, 4096) for m in (1, 16, 128)]
     found.append(_layer("bf16", 1, 14336, 4096, "silu"))
     found.append(_layer("bf16", 16, 4096, 14336, "none", "residual"))

@@ -170,16 +170,16 @@ operator = Operator(
         *cpu_kernels(
             "layer_norm",
             {
-                "parameters": (*_SHAPES, Parameter("SERIAL_BELOW", (8192, 65536))),
+                "parameters": _SHAPES,
                 "constraints": (FULL_VECTORS, parameter("ROWS") * parameter("UNROLL") == 4),
                 "requires": unit_strides(**AXES),
-                "order": ({"ROWS": 1, "UNROLL": 4, "SERIAL_BELOW": 8192},),
+                "order": ({"ROWS": 1, "UNROLL": 4},),
             },
             {
-                "parameters": (*_SHAPES, Parameter("PREFETCH", (0, 2048))),
+                "parameters": _SHAPES,
                 "constraints": (FULL_VECTORS, parameter("ROWS") * parameter("UNROLL") == 4),
                 "requires": unit_strides(**AXES),
-                "order": ({"ROWS": 1, "UNROLL": 4, "PREFETCH": 2048},),
+                "order": ({"ROWS": 1, "UNROLL": 4},),
             },
         ),
         *CUDA_KERNELS,

@@ -168,14 +168,14 @@ operator = Operator(
         *cpu_kernels(
             "rms_norm",
             {
-                "parameters": (Parameter("UNROLL", (2, 4, 8)), Parameter("SERIAL_BELOW", (8192, 65536))),
+                "parameters": (Parameter("UNROLL", (2, 4, 8)),),
                 "requires": unit_strides(**AXES),
-                "order": ({"UNROLL": 4, "SERIAL_BELOW": 8192},),
+                "order": ({"UNROLL": 4},),
             },
             {
-                "parameters": (Parameter("UNROLL", (4, 8)), Parameter("PREFETCH", (0, 2048))),
+                "parameters": (Parameter("UNROLL", (4, 8)),),
                 "requires": unit_strides(**AXES),
-                "order": ({"UNROLL": 4, "PREFETCH": 2048},),
+                "order": ({"UNROLL": 4},),
             },
         ),
         *CUDA_KERNELS,

@@ -17,13 +17,12 @@ from aot_tune.spec import (
     parameter,
     problem,
     table,
-    target,
 )
 from aot_tune.spec.reference import activation
 
 from ..common.row_kernels import (
+    BEYOND_CACHES,
     BLOCK,
-    FULL_VECTORS,
     HOPPER,
     OF_ROWS,
     RESIDENT,
@@ -201,19 +200,15 @@ operator = Operator(
         *cpu_kernels(
             "silu_mul",
             {
-                "parameters": (Parameter("UNROLL", (1, 2, 4)), Parameter("SERIAL_BELOW", (8192, 65536))),
+                "parameters": (Parameter("UNROLL", (1, 2, 4)),),
                 "requires": unit_strides(**AXES),
-                "order": ({"UNROLL": 4, "SERIAL_BELOW": 8192},),
+                "order": ({"UNROLL": 4},),
             },
             {
-                "parameters": (Parameter("UNROLL", (2, 4)), Parameter("PREFETCH", (0, 2048))),
-                "constraints": (
-                    parameter("W") * 4 <= target("vector_bytes"),
-                    parameter("W") * 8 >= target("vector_bytes"),
-                    FULL_VECTORS | ((parameter("UNROLL") == 4) & (parameter("PREFETCH") == 0)),
-                ),
+                "parameters": (Parameter("UNROLL", (2, 4)),),
+                "worthwhile": BEYOND_CACHES,  # rows without gaps are one long row
                 "requires": unit_strides(**AXES),
-                "order": ({"UNROLL": 4, "PREFETCH": 0},),
+                "order": ({"UNROLL": 4},),
             },
         ),
         *CUDA_KERNELS,

@@ -27,8 +27,8 @@ from ..common.row_kernels import (
 
 AXES = {"x": 1, "out": 1}
 WHOLE_PIECES = whole_pieces(**AXES)
-# Elements: ordinary stores read the output first, which streaming ones do not; it shows where no cache holds it.
-WITHIN_REACH = (R * D < 4194304,)
+# Four rows at once are more streams than memory likes where no cache holds them.
+WITHIN_CACHES = ((parameter("ROWS") < 4) | (R * D < 4194304),)
 # What is not of whole pieces; of the rest, rows of which a warp takes several.
 UNEVEN = (sum(~fact for fact in WHOLE_PIECES) > 0) | (D <= 128)
 
@@ -167,36 +167,20 @@ operator = Operator(
                 "parameters": (
                     Parameter("ROWS", (1, 2, 4)),
                     Parameter("UNROLL", (1, 2, 4)),
-                    Parameter("METHOD", ("stored", "recompute", "online")),
-                    Parameter("SERIAL_BELOW", (8192, 65536)),
                 ),
-                "constraints": (
-                    FULL_VECTORS,
-                    parameter("ROWS") * parameter("UNROLL") == 4,
-                    (parameter("METHOD") == 0) | ((parameter("ROWS") == 1) & (parameter("SERIAL_BELOW") == 8192)),
-                ),
-                "worthwhile": WITHIN_REACH,
+                "constraints": (FULL_VECTORS, parameter("ROWS") * parameter("UNROLL") == 4),
+                "worthwhile": WITHIN_CACHES,
                 "requires": unit_strides(**AXES),
-                "order": (
-                    {"ROWS": 4, "METHOD": "stored", "SERIAL_BELOW": 8192},
-                    {"ROWS": 1, "METHOD": "stored", "SERIAL_BELOW": 8192},
-                ),
+                "order": ({"ROWS": 4}, {"ROWS": 1}),
             },
             {
                 "parameters": (
                     Parameter("UNROLL", (2, 4)),
-                    Parameter("METHOD", ("buffered", "recompute", "online")),
-                    Parameter("PREFETCH", (0, 2048)),
+                    Parameter("METHOD", ("buffered", "recompute")),
                 ),
-                "constraints": (
-                    FULL_VECTORS,
-                    (parameter("METHOD") == 0) | ((parameter("UNROLL") == 4) & (parameter("PREFETCH") == 2048)),
-                ),
+                "constraints": (FULL_VECTORS, (parameter("METHOD") == 0) | (parameter("UNROLL") == 4)),
                 "requires": unit_strides(**AXES),
-                "order": (
-                    {"UNROLL": 4, "METHOD": "buffered", "PREFETCH": 2048},
-                    {"UNROLL": 4, "METHOD": "recompute", "PREFETCH": 2048},
-                ),
+                "order": ({"UNROLL": 4, "METHOD": "buffered"}, {"UNROLL": 4, "METHOD": "recompute"}),
             },
         ),
         *CUDA_KERNELS,

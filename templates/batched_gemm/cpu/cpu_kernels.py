@@ -15,6 +15,12 @@ NATIVE: Expr = target("vector_bytes") == VW * 4
 BF16_DOT: Expr = target("bf16_dot") == 1
 """Whether there is an instruction that multiplies pairs of bf16 and adds their products, in whole vectors."""
 
+ROWS_OF_A: Expr = (parameter("PACK_A") == 1) | (stride("a", 2) == 1)
+"""What is not packed is read along K."""
+
+ROWS_FILL: tuple[Expr, ...] = ((2 * M > MR) | ((parameter("PACK_A") == 1) & (M > 1)), M <= 4 * MR)
+"""A tile computes all of its rows, those beyond the edge too. B is read anew for each tile's rows."""
+
 _TILES = "VW MR NV KC MC NC KU PACK_A PACK_B PF"
 
 CPU_KERNELS = (
@@ -29,14 +35,17 @@ CPU_KERNELS = (
             (16, 1, 8, 2048, 16, 48, 0, False),
             (16, 2, 8, 2048, 16, 48, 0, False),
             (16, 4, 4, 2048, 16, 48, 0, False),
+            (16, 4, 4, 2048, 16, 48, 0, True),
             (8, 1, 8, 2048, 16, 48, 0, False),
             (8, 4, 3, 2048, 16, 48, 0, False),
+            (8, 4, 3, 2048, 16, 48, 0, True),
             (4, 1, 8, 2048, 16, 48, 0, False),
             (4, 4, 3, 2048, 16, 48, 0, False),
+            (4, 4, 3, 2048, 16, 48, 0, True),
         ),
         constraints=(NATIVE,),
-        requires=(stride("a", 2) == 1, stride("b", 1) == 1, stride("out", 2) == 1),
-        worthwhile=(M <= 16,),
+        requires=(ROWS_OF_A, stride("b", 1) == 1, stride("out", 2) == 1),
+        worthwhile=ROWS_FILL,
         tile={"B": 1, "M": MR, "N": NR, "K": parameter("KC")},
     ),
     Kernel(
@@ -55,7 +64,7 @@ CPU_KERNELS = (
         ),
         constraints=(NATIVE,),
         requires=(stride("b", 2) == 1, stride("out", 2) == 1),
-        worthwhile=(M <= 8,),
+        worthwhile=(M <= 2,),
         tile={"B": 1, "M": MR, "N": VW, "K": KR},
     ),
     Kernel(
@@ -77,7 +86,7 @@ CPU_KERNELS = (
         ),
         constraints=(NATIVE,),
         requires=(stride("out", 2) == 1,),
-        worthwhile=(M >= 4,),
+        worthwhile=(M > 8,),
         tile={"B": 1, "M": MR, "N": NV * VW, "K": parameter("KC")},
     ),
     Kernel(
@@ -97,6 +106,7 @@ CPU_KERNELS = (
         ),
         constraints=(NATIVE,),
         requires=(stride("b", 2) == 1, stride("out", 2) == 1),
+        worthwhile=(M > 1,),
         tile={"B": 1, "M": MR, "N": NV * VW, "K": parameter("KC")},
     ),
     Kernel(
@@ -108,9 +118,11 @@ CPU_KERNELS = (
             (16, 1, 8, 1024, 16, 48, 0, False),
             (16, 4, 4, 1024, 16, 48, 0, False),
             (16, 4, 6, 1024, 64, 48, 0, False),
+            (16, 4, 4, 1024, 16, 48, 0, True),
         ),
         constraints=(BF16_DOT,),
-        requires=(stride("a", 2) == 1, stride("b", 1) == 1, stride("out", 2) == 1),
+        requires=(ROWS_OF_A, stride("b", 1) == 1, stride("out", 2) == 1),
+        worthwhile=ROWS_FILL,
         tile={"B": 1, "M": MR, "N": NR, "K": 2 * parameter("KC")},
     ),
     Kernel(

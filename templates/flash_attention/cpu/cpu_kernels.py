@@ -29,7 +29,7 @@ CPU_KERNELS = (
         ),
         constraints=(NATIVE,),
         requires=(stride("k", 3) == 1, *UNIT_COLUMNS),
-        worthwhile=(M * H <= 16 * HK,),
+        worthwhile=(M * H <= 8 * HK,),
         tile={"B": 1, "M": ROWS, "N": KB},
     ),
     Kernel(
@@ -48,7 +48,7 @@ CPU_KERNELS = (
         ),
         constraints=(NATIVE,),
         requires=UNIT_COLUMNS,
-        worthwhile=(M * H >= 4 * HK,),
+        worthwhile=(M * H > 8 * HK,),
         tile={"B": 1, "M": ROWS, "N": KB},
     ),
 )

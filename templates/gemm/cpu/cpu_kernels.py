@@ -31,6 +31,12 @@ NATIVE_OR_HALF: Expr = (BYTES == VW * 4) | (BYTES == VW * 8)
 DOT_FITS: Expr = MR * NR + minimum(MR, NR) + 1 <= REGISTERS
 """The accumulators, the vectors of the shorter side and one of the longer side; the rest is read as operands."""
 
+ROWS_OF_A: Expr = (PACK_A == 1) | (stride("a", 1) == 1)
+"""What is not packed is read along K."""
+
+ROWS_FILL: Expr = 2 * M > MR
+"""A tile computes all of its rows, those beyond the edge too."""
+
 TILE_FITS: tuple[Expr, ...] = (
     NATIVE_OR_HALF,
     # Without fused multiply-add (vectors of 16 bytes), a product needs a register of its own.
@@ -62,7 +68,7 @@ CPU_KERNELS = (
         ),
         constraints=(NATIVE, DOT_FITS),
         requires=(stride("a", 1) == 1, stride("b", 0) == 1, stride("out", 1) == 1),
-        worthwhile=(M <= 3,),
+        worthwhile=(M <= 3, ROWS_FILL),
         tile={"M": MR, "N": NR, "K": parameter("KC")},
         order=table(
             "MR NR KC",
@@ -118,8 +124,8 @@ CPU_KERNELS = (
             Parameter("SPLIT", ("n", "m")),
         ),
         constraints=(NATIVE_OR_HALF, DOT_FITS, MR * NR * 2 >= REGISTERS),
-        requires=(stride("a", 1) == 1, stride("b", 0) == 1, stride("out", 1) == 1),
-        worthwhile=(M >= 3,),
+        requires=(ROWS_OF_A, stride("b", 0) == 1, stride("out", 1) == 1),
+        worthwhile=((M >= 4) | ((M > 1) & (stride("a", 1) != 1)),),
         tile={"M": MR, "N": NR, "K": parameter("KC")},
         order=table(
             "VW MR NR KC MC NC PF PACK_A SPLIT",
@@ -159,7 +165,7 @@ CPU_KERNELS = (
         ),
         constraints=TILE_FITS,
         requires=(stride("out", 1) == 1,),
-        worthwhile=(M >= 16,),
+        worthwhile=(M > 64,),
         tile={"M": MR, "N": NV * VW, "K": parameter("KC")},
         order=table(
             "VW MR NV KC MC NC KU PACK_A PART",
@@ -230,7 +236,7 @@ CPU_KERNELS = (
         ),
         constraints=(BF16_DOT, DOT_FITS, MR * NR <= 16),
         requires=(stride("a", 1) == 1, stride("b", 0) == 1, stride("out", 1) == 1),
-        worthwhile=(M <= 8,),
+        worthwhile=(M <= 8, ROWS_FILL),
         tile={"M": MR, "N": NR, "K": 2 * parameter("KC")},
         order=table(
             "MR NR KC",
@@ -256,7 +262,7 @@ CPU_KERNELS = (
             Parameter("SPLIT", ("n", "m")),
         ),
         constraints=(BF16_DOT,),
-        requires=(stride("a", 1) == 1, stride("b", 0) == 1, stride("out", 1) == 1),
+        requires=(ROWS_OF_A, stride("b", 0) == 1, stride("out", 1) == 1),
         worthwhile=(M >= 3,),
         tile={"M": MR, "N": NR, "K": 2 * parameter("KC")},
         order=table(

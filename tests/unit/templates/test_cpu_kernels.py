@@ -18,6 +18,7 @@ from cpu_calls import EPSILON, TARGETS, Edged, build_for_cpu, cpu_kernels, first
 from aot_tune.compile.cxx import CxxToolchain
 from aot_tune.render import candidate_for
 from aot_tune.spec import Config, Kernel, Operator, Problem, Target, all_of, problem
+from aot_tune.spec.kernel import may_serve, requires_of
 
 Launch = Callable[..., int]
 NAMES = ("gemm", "batched_gemm", "flash_attention")
@@ -130,9 +131,9 @@ def attention() -> Iterator[Problem]:
 CALLS = {"gemm": [*products()], "batched_gemm": [*batches()], "flash_attention": [*attention()]}
 
 
-def taken(op: Operator, kernel: Kernel, dtype: str) -> list[Problem]:
+def taken(op: Operator, kernel: Kernel, config: Config, dtype: str) -> list[Problem]:
     found = [msgspec.structs.replace(one, dtypes={"T": dtype}) for one in CALLS[op.name]]
-    return [one for one in found if all_of((*op.legal, *kernel.requires), op.facts(one))]
+    return [one for one in found if all_of((*op.legal, *requires_of(kernel, config)), op.facts(one))]
 
 
 # -- their truth ------------------------------------------------------------------------------------------------------
@@ -184,8 +185,8 @@ def check(op: Operator, launch: Launch, one: Problem, *, left: float = 1.0, spec
     return code
 
 
-def everything(op: Operator, kernel: Kernel, launch: Launch, dtype: str) -> None:
-    calls = taken(op, kernel, dtype)
+def everything(op: Operator, kernel: Kernel, config: Config, launch: Launch, dtype: str) -> None:
+    calls = taken(op, kernel, config, dtype)
     assert len(calls) > 10
     for one in calls:
         assert check(op, launch, one) == 0, one.id
@@ -198,8 +199,8 @@ def test_kernels_are_right(
 ) -> None:
     """With less workspace too, which is for fewer threads; without any a call is refused, or right."""
     launch = build_for_cpu(tmp_path, op, kernel, target, config, dtype=dtype)
-    everything(op, kernel, launch, dtype)
-    largest = max(taken(op, kernel, dtype), key=lambda one: one.dims.get("K", 1) * one.dims["N"])
+    everything(op, kernel, config, launch, dtype)
+    largest = max(taken(op, kernel, config, dtype), key=lambda one: one.dims.get("K", 1) * one.dims["N"])
     assert check(op, launch, largest, left=0.0 if kernel.name == "rows_pairs" else 0.7) in (0, 1)
     assert check(op, launch, largest, left=0.0) in (0, 1)
 
@@ -208,8 +209,8 @@ def test_kernels_are_right(
 def test_generic_kernels_take_everything(name: str, dtype: str, tmp_path: Path) -> None:
     op = OPERATORS[name]
     launch = build_for_cpu(tmp_path, op, generic(op), TARGETS[0], {}, dtype=dtype)
-    assert len(taken(op, generic(op), dtype)) == len(CALLS[name])
-    everything(op, generic(op), launch, dtype)
+    assert len(taken(op, generic(op), {}, dtype)) == len(CALLS[name])
+    everything(op, generic(op), {}, launch, dtype)
 
 
 def test_subnormal_bf16_count_but_for_instructions_of_pairs(tmp_path: Path) -> None:
@@ -237,7 +238,7 @@ def test_lanes_are_shuffled_without_the_builtin_of_newer_compilers(tmp_path: Pat
         return source.replace("__GNUC__ >= 12", "__GNUC__ >= 99")
 
     config = next(kernel.configs(target.facts))
-    everything(op, kernel, build_for_cpu(tmp_path, op, kernel, target, config, older, "bf16"), "bf16")
+    everything(op, kernel, config, build_for_cpu(tmp_path, op, kernel, target, config, older, "bf16"), "bf16")
 
 
 def test_tiles_compile_for_cpus_that_have_them(tmp_path: Path) -> None:
@@ -255,7 +256,7 @@ def test_every_kernel_is_for_some_of_the_workload_and_has_configs(name: str) -> 
     op = OPERATORS[name]
     facts = [op.facts(one) for one in op.workload_for("cpu")]
     for kernel in cpu_kernels(op):
-        assert any(all_of((*kernel.requires, *kernel.worthwhile), one) for one in facts), kernel.name
+        assert any(may_serve(kernel, one, worthwhile=True) for one in facts), kernel.name
         for target in TARGETS:
             needs = kernel.name.endswith("tiles") or (kernel.name.endswith("pairs") and not target.facts["bf16_dot"])
             assert needs or any(True for _ in kernel.configs(target.facts)), (kernel.name, target.name)
