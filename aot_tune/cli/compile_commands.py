@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from aot_tune.cli.explain_command import json_text
 from aot_tune.plan.compile_settings import CompileSettings
 
 __all__ = [
+    "add_build_options",
     "add_compile",
     "add_repeated",
     "add_source_options",
     "add_template_roots",
     "add_try",
+    "build_options",
     "source_options",
 ]
 
@@ -43,6 +47,25 @@ def add_template_roots(parser: Any, what: str = "template root") -> None:
     add_repeated(parser, "--templates", "DIR", text)
 
 
+def add_build_options(parser: Any) -> None:
+    """Add what a build takes as options, too."""
+    parser.add_argument("--filter", default="", metavar="PATTERN", help="as AOT_TUNE_FILTER, such as 'gemm/*'")
+    parser.add_argument("--jobs", default="", metavar="COUNT", help="as AOT_TUNE_JOBS")
+    parser.add_argument("--cache", default="", choices=("rw", "ro", "fresh", "off"), help="as AOT_TUNE_CACHE")
+    parser.add_argument("--cache-dir", default="", metavar="DIR", help="as AOT_TUNE_CACHE_DIR")
+
+
+def build_options(given: argparse.Namespace) -> dict[str, str]:
+    """The values that were given, and the targets. Those that were not are empty."""
+    return {
+        "AOT_TUNE_TARGETS": ";".join(given.target),
+        "AOT_TUNE_FILTER": given.filter,
+        "AOT_TUNE_JOBS": given.jobs,
+        "AOT_TUNE_CACHE": given.cache,
+        "AOT_TUNE_CACHE_DIR": given.cache_dir and str(Path(given.cache_dir).expanduser().absolute()),
+    }
+
+
 def source_options(given: argparse.Namespace) -> CompileSettings:
     """The values that were given."""
     return CompileSettings(
@@ -66,12 +89,9 @@ def add_compile(commands: Any) -> None:
     add_template_roots(every)
     text = "what to compile for, such as cuda-sm_90a; may be repeated; default: the best of this machine"
     add_repeated(every, "--target", "TARGET", text)
-    every.add_argument("--filter", default="", metavar="PATTERN", help="as AOT_TUNE_FILTER, such as 'gemm/*'")
+    add_build_options(every)
     text = "compile only the first COUNT configs of each kernel"
     every.add_argument("--configs", type=int, default=0, metavar="COUNT", help=text)
-    every.add_argument("--jobs", default="", metavar="COUNT", help="as AOT_TUNE_JOBS")
-    every.add_argument("--cache", default="", choices=("rw", "ro", "fresh", "off"), help="as AOT_TUNE_CACHE")
-    every.add_argument("--cache-dir", default="", metavar="DIR", help="as AOT_TUNE_CACHE_DIR")
     add_source_options(every)
     every.add_argument("--strict", action="store_true", help="exit status 1 if anything fails, or a result is wrong")
     every.add_argument("--json", action="store_true", help="print the result of each kernel as JSON")
@@ -82,14 +102,7 @@ def _compile(given: argparse.Namespace) -> int:
     from aot_tune.pipeline.every_candidate import compile_operators
     from aot_tune.support.interrupts import end_with_the_build
 
-    options = {
-        "AOT_TUNE_TARGETS": ";".join(given.target),
-        "AOT_TUNE_FILTER": given.filter,
-        "AOT_TUNE_JOBS": given.jobs,
-        "AOT_TUNE_CACHE": given.cache,
-        "AOT_TUNE_CACHE_DIR": given.cache_dir and str(Path(given.cache_dir).expanduser().absolute()),
-        "AOT_TUNE_STRICT": "1" if given.strict else "",
-    }
+    options = build_options(given) | {"AOT_TUNE_STRICT": "1" if given.strict else ""}
     with end_with_the_build():
         well = compile_operators(
             given.operators,
@@ -122,15 +135,17 @@ def add_try(commands: Any) -> None:
     add_template_roots(parser)
     parser.add_argument("--source", type=Path, metavar="FILE", help="write the rendered source there")
     add_source_options(parser)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON, see docs/report.md")
     parser.set_defaults(run=_try)
 
 
 def _try(given: argparse.Namespace) -> int:
     from aot_tune.pipeline.try_one import try_candidate
     from aot_tune.support.interrupts import end_with_the_build
+    from aot_tune.support.progress import Progress
 
     with end_with_the_build():
-        well = try_candidate(
+        tried = try_candidate(
             given.operator,
             given.candidate,
             templates=given.templates,
@@ -138,5 +153,9 @@ def _try(given: argparse.Namespace) -> int:
             problem=given.problem,
             source=given.source,
             compiled_with=source_options(given),
+            tell=partial(print, file=sys.stderr) if given.json else print,
+            progress=Progress(sys.stderr if given.json else None),
         )
-    return 0 if well else 1
+    if given.json:
+        print(json_text(tried))
+    return 0 if tried.well else 1

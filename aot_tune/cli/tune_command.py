@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.cli.compile_commands import add_repeated
+from aot_tune.cli.compile_commands import add_build_options, add_repeated, build_options
 from aot_tune.cli.explain_command import json_text
 from aot_tune.database import OperatorDatabase
 from aot_tune.plan.configure_project import configure_project, source_folder
@@ -86,15 +86,12 @@ def add_tune(commands: Any) -> None:
     add_repeated(tune, "--workload", "FILE", text)
     tune.add_argument("--budget", default="", metavar="SECONDS", help="for all libraries; default: no limit")
     tune.add_argument("--effort", default="", metavar="EFFORT", help="as AOT_TUNE_EFFORT, such as quick or thorough")
-    tune.add_argument("--filter", default="", metavar="PATTERN", help="as AOT_TUNE_FILTER, such as 'gemm/*'")
     tune.add_argument("--again", action="store_true", help="measure again what is known, as AOT_TUNE_MODE=tune")
     tune.add_argument(
         "--executor", default="", metavar="NAME",
         help="as AOT_TUNE_EXECUTOR: `ray` tunes on the devices of a Ray cluster, all of its models in one run",
     )  # fmt: skip
-    tune.add_argument("--jobs", default="", metavar="COUNT", help="as AOT_TUNE_JOBS")
-    tune.add_argument("--cache", default="", metavar="MODE", help="as AOT_TUNE_CACHE")
-    tune.add_argument("--cache-dir", default="", metavar="DIR", help="as AOT_TUNE_CACHE_DIR")
+    add_build_options(tune)
     tune.add_argument(
         "-D", dest="define", action="append", default=[], metavar="NAME=VALUE",
         help="for the project's CMake, such as an option of AOT_TUNE; may be repeated",
@@ -122,17 +119,12 @@ def _tune(given: argparse.Namespace) -> int:
     began = time.monotonic()
     source = source_folder(given.directory)
     project = given.directory if given.directory.is_dir() else given.directory.parent
-    options = {
+    options = build_options(given) | {
         "AOT_TUNE_MODE": "tune" if given.again else "auto",
-        "AOT_TUNE_TARGETS": ";".join(given.target),
         "AOT_TUNE_WORKLOAD": ";".join(map(_absolute, given.workload)),
         "AOT_TUNE_BUDGET": given.budget,
         "AOT_TUNE_EFFORT": given.effort,
-        "AOT_TUNE_FILTER": given.filter,
         "AOT_TUNE_EXECUTOR": given.executor,
-        "AOT_TUNE_JOBS": given.jobs,
-        "AOT_TUNE_CACHE": given.cache,
-        "AOT_TUNE_CACHE_DIR": given.cache_dir and _absolute(given.cache_dir),
     }
     with end_with_the_build(), scratch_folder() as build:
         print(f"aot_tune: configuring {source}", file=sys.stderr if given.json else sys.stdout, flush=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from aot_tune.bench.devices.family import family
-from aot_tune.bench.protocol.measurement_records import Check, Device, Measurement
+from aot_tune.bench.protocol.measurement_records import Check, Device
 from aot_tune.compile import Variant
 from aot_tune.pipeline.evidence import Evidence
 from aot_tune.pipeline.measuring.lazy_bench import LazyBench
@@ -24,7 +26,38 @@ from aot_tune.spec.workload import problem_named
 from aot_tune.support.errors import BuildError, OptionError, ToolchainError, did_you_mean
 from aot_tune.support.progress import Progress
 
-__all__ = ["try_candidate"]
+__all__ = ["Tried", "try_candidate"]
+
+
+class TriedProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """How a candidate did on a problem or check. `error` is in shares of the tolerance, `ns` has baselines too."""
+
+    problem: str
+    status: str
+    reason: str = ""
+    error: float | None = None
+    bitwise: bool | None = None
+    ns: dict[str, float] = {}
+
+
+class Tried(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate that was tried by itself. `status` and `reason` are of its compilation."""
+
+    operator: str
+    candidate: str
+    label: str
+    target: str
+    object: str
+    resources: dict[str, int]
+    status: str
+    reason: str
+    problems: tuple[TriedProblem, ...]
+    schema: int = 1
+
+    @property
+    def well(self) -> bool:
+        """Whether it was compiled, and right wherever it ran."""
+        return self.object != "" and all(problem.status == "ok" for problem in self.problems)
 
 
 def try_candidate(
@@ -36,8 +69,10 @@ def try_candidate(
     problem: str = "",
     source: Path | None = None,
     compiled_with: CompileSettings = PLAIN,
-) -> bool:
-    """Compile, verify and time one candidate, and print the results. Returns whether all is well.
+    tell: Callable[[str], None] = print,
+    progress: Progress | None = None,
+) -> Tried:
+    """Compile, verify and time one candidate, and tell the results as they come.
 
     Args:
         operator: its operator.
@@ -47,6 +82,8 @@ def try_candidate(
         problem: a problem's id, or a check as a message names it; by default all of the workload that it serves.
         source: a file to which the rendered source is written.
         compiled_with: how sources are compiled, as CMake would say it.
+        tell: takes lines on the results.
+        progress: prints all other lines.
 
     Raises:
         AotTuneError: when there is no such candidate or problem, or no device for it.
@@ -66,12 +103,14 @@ def try_candidate(
         options={"AOT_TUNE_MODE": "auto", "AOT_TUNE_FILTER": "*", "AOT_TUNE_TARGETS": target or "native"},
         compile=compiled_with,
     )
-    with session_of(request, Progress()) as session:
+    with session_of(request, progress or Progress()) as session:
         loaded = session.operators[operator]
         wanted, device, variant = _find(session, loaded, name)
         if source is not None:
+            source = source.expanduser()
             _write(source, variant.rendered.source)
-        variant = _compiled(session, loaded, variant)
+            tell(f"source    {source}")
+        variant = _compiled(session, loaded, variant, tell)
         keep_texts(session, [variant])
         if device is None:
             raise BuildError(
@@ -79,15 +118,24 @@ def try_candidate(
                 why="a candidate runs only on a device that it is compiled for",
                 fix="try it on such a machine; `aot-tune doctor` shows what is here",
             )
-        return variant.compiled and _run(session, loaded, wanted, device, variant, problem)
+        outcomes = _run(session, loaded, wanted, device, variant, problem, tell) if variant.compiled else []
+        return Tried(
+            operator=operator,
+            candidate=name,
+            label=variant.candidate.label,
+            target=wanted.name,
+            object=variant.made.digest if variant.compiled else "",
+            resources=dict(variant.made.resources) if variant.compiled else {},
+            status=variant.made.status,
+            reason="" if variant.compiled else variant.made.error,
+            problems=tuple(outcomes),
+        )
 
 
 def _write(path: Path, source: str) -> None:
     """Write a rendered source. Its folder is made if necessary."""
-    path = path.expanduser()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(source, encoding="utf-8")
-    print(f"source    {path}")
 
 
 def _find(session: Session, operator: Operator, name: str) -> tuple[Target, Device | None, Variant]:
@@ -122,20 +170,28 @@ def _variants(
                     yield session.rendered(operator, candidate, target)
 
 
-def _compiled(session: Session, operator: Operator, variant: Variant) -> Variant:
-    """Compile a candidate and print the outcome."""
+def _compiled(session: Session, operator: Operator, variant: Variant, tell: Callable[[str], None]) -> Variant:
+    """Compile a candidate and tell the outcome."""
     name = variant.name
-    print(f"candidate {operator.name}: {name} ({variant.candidate.label}) for {variant.candidate.target}")
+    tell(f"candidate {operator.name}: {name} ({variant.candidate.label}) for {variant.candidate.target}")
     (variant,) = session.compile([variant], name)
     if variant.compiled:
-        print(f"object    {variant.made.digest}")
-        print(f"resources {format_resources(variant.made.resources)}")
+        tell(f"object    {variant.made.digest}")
+        tell(f"resources {format_resources(variant.made.resources)}")
     else:
-        print(f"status    {variant.made.status}: {variant.made.error}")
+        tell(f"status    {variant.made.status}: {variant.made.error}")
     return variant
 
 
-def _run(session: Session, operator: Operator, target: Target, device: Device, variant: Variant, problem: str) -> bool:
+def _run(
+    session: Session,
+    operator: Operator,
+    target: Target,
+    device: Device,
+    variant: Variant,
+    problem: str,
+    tell: Callable[[str], None],
+) -> list[TriedProblem]:
     name = variant.name
     evidence = Evidence(operator, target, {variant.candidate.id: variant})
     if ", " in problem:
@@ -152,8 +208,7 @@ def _run(session: Session, operator: Operator, target: Target, device: Device, v
             fix="name a problem that it serves with --problem, such as one of the report's",
         )
     with LazyBench(session, device) as lazy:
-        outcomes = [_one(lazy, operator, variant, c, odd=c.problem in evidence.workload) for c in served]
-    return all(outcomes)
+        return [_one(lazy, operator, variant, c, tell, odd=c.problem in evidence.workload) for c in served]
 
 
 def _check_named(session: Session, operator: Operator, device: Device, variant: Variant, name: str) -> Check:
@@ -166,20 +221,23 @@ def _check_named(session: Session, operator: Operator, device: Device, variant: 
     return by_name[name]
 
 
-def _one(lazy: LazyBench, operator: Operator, variant: Variant, check: Check, *, odd: bool) -> bool:
+def _one(
+    lazy: LazyBench, operator: Operator, variant: Variant, check: Check, tell: Callable[[str], None], *, odd: bool
+) -> TriedProblem:
     """Screen a candidate on a problem, with the odd ones too, then time it together with the baselines.
 
     On a check of other values than any call's, it is only verified.
     """
     bench = lazy.get()
-    print(f"problem   {check.name}")
+    tell(f"problem   {check.name}")
     try:
         linked = lazy.linked(variant)
     except ToolchainError as error:
-        print(f"status    failed: {error}")
-        return False
+        tell(f"status    failed: {error}")
+        return TriedProblem(problem=check.name, status="failed", reason=str(error))
     prepared = bench.prepare(operator, check)
     timed = check == Check(problem=check.problem)
+    times = dict[str, float]()
     measurement = (bench.screen if timed else bench.verify)(prepared, linked, tune_checks=odd and timed)
     if timed and measurement.status == "ok":
         for raced in bench.race(prepared, [linked]):
@@ -187,14 +245,18 @@ def _one(lazy: LazyBench, operator: Operator, variant: Variant, check: Check, *,
                 measurement = raced
             elif raced.ns is not None:
                 who = variant.name if raced.candidate == variant.candidate.id else raced.candidate
-                print(f"time      {format_time(raced.ns)} {who}")
-    _tell(measurement)
-    return measurement.status == "ok"
-
-
-def _tell(measurement: Measurement) -> None:
-    print(f"status    {measurement.status}{f': {measurement.reason}' if measurement.reason else ''}")
+                times[who] = raced.ns
+                tell(f"time      {format_time(raced.ns)} {who}")
+    tell(f"status    {measurement.status}{f': {measurement.reason}' if measurement.reason else ''}")
     if measurement.error is not None:
-        print(f"error     {measurement.error:.3g} of the tolerance")
+        tell(f"error     {measurement.error:.3g} of the tolerance")
     if measurement.bitwise is not None:
-        print(f"bits      {'the same' if measurement.bitwise else 'different'} in a second run")
+        tell(f"bits      {'the same' if measurement.bitwise else 'different'} in a second run")
+    return TriedProblem(
+        problem=check.name,
+        status=measurement.status,
+        reason=measurement.reason,
+        error=measurement.error,
+        bitwise=measurement.bitwise,
+        ns=times,
+    )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import zipfile
 from pathlib import Path
 
+import msgspec
 import pytest
 from environments import ROOT, environment, run
+
+from aot_tune.pipeline.try_one import Tried
 
 CONFIG = f'include("{ROOT}/cmake/aot_tune_add_library.cmake")\n'
 """Stands in for the config of an installed aot_tune: the source tree's functions."""
@@ -39,5 +43,12 @@ def test_a_new_project_builds_and_tests_itself(tmp_path: Path) -> None:
     run(["cmake", "-S", "cpp", "-B", "build/cpp", f"-Dmy_kernels_DIR={folder}"], env=env, cwd=project)
     assert "12 24 36\n" in run(["cmake", "--build", "build/cpp"], env=env, cwd=project)
     env["PYTHONPATH"] = f"{ROOT}:{tmp_path / 'installed'}"
-    report = [sys.executable, "-m", "aot_tune.cli.main", "report", "--module", "my_kernels.ops"]
-    assert "axpy on cpu-" in run(report, env=env, cwd=tmp_path)
+    command = [sys.executable, "-m", "aot_tune.cli.main"]
+    report = json.loads(run([*command, "report", "--module", "my_kernels.ops", "--json"], env=env, cwd=tmp_path))
+    part = next(part for part in report["operators"] if part["operator"] == "axpy")
+    variant = part["problems"][0]["winner"]
+    given = ["--templates", "templates", "--target", part["target"], "--problem", "N=4096", "--json"]
+    said = run([*command, "try", "axpy", variant, *given], env=env, cwd=project)
+    tried = msgspec.json.decode(said[said.rindex("\n{\n") :], type=Tried)
+    assert (tried.candidate, tried.well, [p.problem for p in tried.problems]) == (variant, True, ["N=4096"])
+    assert tried.problems[0].ns[variant] > 0
