@@ -85,7 +85,7 @@ def test_a_build_leaves_out_what_does_not_fit_and_measures_the_rest(
     assert twice["statuses"] == {"ok": twice["tried"]}
     held = {one["what"]: one["bytes"] for one in report["memory"]}
     assert 0 < held["a worker for candidates"] < GIB < held["the control group as a whole"] <= 3 * GIB // 2
-    assert re.search(r"^memory    at most 1\.\d GiB in ", said, re.MULTILINE)
+    assert re.search(r"^memory    at most 1\.\d GiB in ", project.report(), re.MULTILINE)
 
 
 MADE_UP = {

@@ -125,6 +125,7 @@ def choose(session: Session, evidence: Evidence) -> Chosen:
         )
     if not survived:
         evidence.nothing_survived()
+        session.progress.line(f"NOTE {operator.name} on {evidence.target.name}: {evidence.note}")
     costs, selection = selected(evidence, session.options)
     if session.options.strict and (lines := told_losses(evidence, selection)):
         raise BuildError(
