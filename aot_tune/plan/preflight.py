@@ -287,9 +287,10 @@ def check_backends(exclude: Sequence[str]) -> None:
 
 def check_filter(pattern: str, operators: Mapping[str, Operator]) -> None:
     """Raise if AOT_TUNE_FILTER matches no kernel of a library that has kernels to tune."""
-    names = [f"{op.name}/{k.name}" for op in operators.values() for k in op.kernels if not k.generic]
+    names = [f"{op.name}/{k.name}" for op in operators.values() for k in op.kernels]
     choices = {*names, *(f"{name.partition('/')[0]}/*" for name in names)}
-    if names and not any(fnmatchcase(name, pattern) for name in names):
+    tunable = any(not k.generic for op in operators.values() for k in op.kernels)
+    if tunable and not any(fnmatchcase(name, pattern) for name in names):
         raise OptionError(f"AOT_TUNE_FILTER={pattern!r} matches no kernel", fix=did_you_mean(pattern, choices))
 
 

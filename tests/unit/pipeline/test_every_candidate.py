@@ -68,6 +68,8 @@ def test_what_fails_is_told_by_kernel_and_by_kind_with_the_templates_line(
     assert compiled(capsys, templates, *target, "--filter", "twice/some", "--strict")[0] == 1
     said = compiled(capsys, templates, *target, "--filter", "twice/some", "--configs", "1")[1]
     assert said == ["twice/some for cpu-x86-64-v3: 1 candidate, 1 fit", "1 kernel, 1 candidate: 1 fit, 0 fail"]
+    said = compiled(capsys, templates, *target, "--filter", "twice/generic")[1]
+    assert said[0] == "twice/generic for cpu-x86-64: 1 candidate, 1 fit"
     cache = ("--cache-dir", str(templates.parent / "cache"))
     main(["compile", "twice", "--templates", str(templates), *target, *cache, "--json"])
     found = {k["kernel"]: k for k in json.loads(capsys.readouterr().out)}
