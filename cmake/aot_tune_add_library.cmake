@@ -242,6 +242,7 @@ macro(_aot_tune_configure)
       _aot_tune_pass(--option ${variable} "${${variable}}")
     endif()
   endforeach()
+  _aot_tune_compiled_as()
   set(cxx "${CMAKE_CXX_COMPILER}")
   if(CMAKE_CXX_COMPILER_ARG1) # CXX was a launcher and its compiler, or a compiler with arguments
     set(cxx "\"${CMAKE_CXX_COMPILER}\" ${CMAKE_CXX_COMPILER_ARG1}")
@@ -330,6 +331,61 @@ macro(_aot_tune_configure)
   )
 endmacro()
 
+# A static library of C++ that is the same in all libraries. It comes from the cache, if `configure` found it there.
+# Nothing is compiled while the tuner measures.
+function(_aot_tune_glue kind)
+  if(_aot_tune_${kind}) # plan.cmake sets it
+    add_library(${target}_${kind} STATIC IMPORTED)
+    set_target_properties(${target}_${kind} PROPERTIES IMPORTED_LOCATION "${_aot_tune_${kind}}")
+    return()
+  endif()
+  add_library(${target}_${kind} STATIC ${ARGN})
+  add_dependencies(${target}_${kind} ${target}_tuned)
+  _aot_tune_common_properties(${target}_${kind})
+  set_target_properties(
+    ${target}_${kind} PROPERTIES ARCHIVE_OUTPUT_DIRECTORY "${directory}/glue" PREFIX lib OUTPUT_NAME ${kind} SUFFIX .a
+                                 INTERPROCEDURAL_OPTIMIZATION OFF
+  )
+  _aot_tune_plain_name(${target}_${kind})
+  target_include_directories(
+    ${target}_${kind} PRIVATE "${AOT_TUNE_PACKAGE_DIR}/runtime" "${AOT_TUNE_PACKAGE_DIR}/runtime/include"
+                              "${AOT_TUNE_PACKAGE_DIR}/link/binding" "${AOT_TUNE_PACKAGE_DIR}/link/xla"
+  )
+  target_include_directories(${target}_${kind} SYSTEM PRIVATE ${_aot_tune_include_folders})
+endfunction()
+
+# Let a file's name be the same in every configuration.
+function(_aot_tune_plain_name name)
+  foreach(configuration IN LISTS CMAKE_BUILD_TYPE CMAKE_CONFIGURATION_TYPES)
+    string(TOUPPER "${configuration}" configuration)
+    set_property(TARGET ${name} PROPERTY ${configuration}_POSTFIX "")
+  endforeach()
+endfunction()
+
+# Append an option to the caller's `arguments` that says how glue is compiled. It is left out where not all of that is
+# known now: then nothing is taken from the cache.
+function(_aot_tune_compiled_as)
+  get_property(several GLOBAL PROPERTY GENERATOR_IS_MULTI_CONFIG)
+  get_directory_property(folders INCLUDE_DIRECTORIES)
+  if(several OR folders OR NOT "$ENV{CPATH}$ENV{CPLUS_INCLUDE_PATH}" STREQUAL "")
+    return()
+  endif()
+  string(TOUPPER "${CMAKE_BUILD_TYPE}" configuration)
+  file(REAL_PATH "${CMAKE_CXX_COMPILER}" compiler)
+  file(SIZE "${compiler}" size)
+  file(TIMESTAMP "${compiler}" time)
+  get_directory_property(options COMPILE_OPTIONS)
+  get_directory_property(definitions COMPILE_DEFINITIONS)
+  set(glue_options ${_aot_tune_compile_options})
+  list(FILTER glue_options EXCLUDE REGEX "^-ffile-prefix-map=") # they take the paths out of what is compiled
+  set(text ${compiler} ${size} ${time} ${options} ${definitions} ${glue_options} ${Python_VERSION})
+  foreach(name IN ITEMS COMPILER COMPILER_ARG1 COMPILER_VERSION COMPILER_TARGET FLAGS FLAGS_${configuration})
+    list(APPEND text "${CMAKE_CXX_${name}}")
+  endforeach()
+  _aot_tune_pass(--compiled-as "" "${text};${CMAKE_SYSROOT};${CMAKE_INTERPROCEDURAL_OPTIMIZATION}")
+  set(arguments "${arguments}" PARENT_SCOPE)
+endfunction()
+
 # The shared library.
 macro(_aot_tune_link)
   file(GLOB runtime_sources CONFIGURE_DEPENDS "${AOT_TUNE_PACKAGE_DIR}/runtime/*.cpp")
@@ -337,7 +393,10 @@ macro(_aot_tune_link)
     file(GLOB family_sources CONFIGURE_DEPENDS "${AOT_TUNE_PACKAGE_DIR}/runtime/${family}/*.cpp")
     list(APPEND runtime_sources ${family_sources})
   endforeach()
-  add_library(${target} SHARED ${directory}/dispatch.cpp ${runtime_sources})
+  add_custom_target(${target}_tuned DEPENDS ${directory}/tuned)
+  _aot_tune_glue(runtime ${runtime_sources})
+  add_library(${target} SHARED ${directory}/dispatch.cpp)
+  add_dependencies(${target} ${target}_tuned)
   _aot_tune_common_properties(${target})
   set_target_properties(
     ${target} PROPERTIES OUTPUT_NAME ${ARG_OUTPUT_NAME} LINK_DEPENDS "${directory}/exports.map;${directory}/variants.a"
@@ -348,15 +407,14 @@ macro(_aot_tune_link)
     PRIVATE "${AOT_TUNE_PACKAGE_DIR}/runtime"
   )
   target_include_directories(${target} SYSTEM PRIVATE ${_aot_tune_include_folders})
+  target_link_libraries(${target} PRIVATE $<LINK_LIBRARY:WHOLE_ARCHIVE,${target}_runtime>)
   if(_aot_tune_xla_include)
     _aot_tune_xla_handlers()
   endif()
   set(called "")
   if("triton" IN_LIST _aot_tune_backends) # launchers call this archive; a library only takes what it needs from it
     file(GLOB launcher_sources CONFIGURE_DEPENDS "${AOT_TUNE_PACKAGE_DIR}/runtime/triton/*.cpp")
-    add_library(${target}_launchers STATIC ${launcher_sources})
-    _aot_tune_common_properties(${target}_launchers)
-    target_include_directories(${target}_launchers PRIVATE "${AOT_TUNE_PACKAGE_DIR}/runtime/include")
+    _aot_tune_glue(launchers ${launcher_sources})
     set(called ${target}_launchers)
   endif()
   target_link_libraries(
@@ -398,14 +456,20 @@ endmacro()
 # Handlers of XLA's FFI, in an object library. So only they see XLA's headers, but not the sources of kernels.
 macro(_aot_tune_xla_handlers)
   file(GLOB handler_sources CONFIGURE_DEPENDS "${AOT_TUNE_PACKAGE_DIR}/link/xla/*.cpp")
-  add_library(${target}_xla OBJECT ${directory}/xla_ffi.cpp ${handler_sources})
-  _aot_tune_common_properties(${target}_xla)
+  _aot_tune_glue(xla ${handler_sources})
+  if(NOT _aot_tune_xla)
+    target_include_directories(${target}_xla SYSTEM PRIVATE "${_aot_tune_xla_include}")
+  endif()
+  target_link_libraries(${target} PRIVATE $<LINK_LIBRARY:WHOLE_ARCHIVE,${target}_xla>)
+  add_library(${target}_xla_ffi OBJECT ${directory}/xla_ffi.cpp)
+  add_dependencies(${target}_xla_ffi ${target}_tuned)
+  _aot_tune_common_properties(${target}_xla_ffi)
   target_include_directories(
-    ${target}_xla PRIVATE ${directory} "${AOT_TUNE_PACKAGE_DIR}/link/xla"
-                          "${AOT_TUNE_PACKAGE_DIR}/runtime" "${AOT_TUNE_PACKAGE_DIR}/runtime/include"
+    ${target}_xla_ffi PRIVATE ${directory} "${AOT_TUNE_PACKAGE_DIR}/link/xla" "${AOT_TUNE_PACKAGE_DIR}/runtime"
+                              "${AOT_TUNE_PACKAGE_DIR}/runtime/include"
   )
-  target_include_directories(${target}_xla SYSTEM PRIVATE "${_aot_tune_xla_include}")
-  target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_xla>)
+  target_include_directories(${target}_xla_ffi SYSTEM PRIVATE "${_aot_tune_xla_include}")
+  target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_xla_ffi>)
 endmacro()
 
 # The version in the library's name, and its file for pkg-config. Deferred, so that the project can set its version.
@@ -490,18 +554,25 @@ endfunction()
 # The Python module, found beside the library at run time.
 macro(_aot_tune_module)
   file(GLOB binding_sources CONFIGURE_DEPENDS "${AOT_TUNE_PACKAGE_DIR}/link/binding/*.cpp")
-  add_library(${target}_module MODULE ${directory}/module.cpp ${binding_sources})
+  _aot_tune_glue(binding ${binding_sources})
+  add_library(${target}_module MODULE ${directory}/module.cpp)
   _aot_tune_common_properties(${target}_module)
   set_target_properties(${target}_module PROPERTIES PREFIX "" OUTPUT_NAME ${ARG_MODULE} SUFFIX ".abi3.so")
-  foreach(configuration IN LISTS CMAKE_BUILD_TYPE CMAKE_CONFIGURATION_TYPES) # Python looks for the plain name
-    string(TOUPPER "${configuration}" configuration)
-    set_property(TARGET ${target}_module PROPERTY ${configuration}_POSTFIX "")
+  _aot_tune_plain_name(${target}_module) # Python looks for it
+  set(own ${target}_module)
+  if(NOT _aot_tune_binding)
+    list(APPEND own ${target}_binding)
+  endif()
+  foreach(part IN LISTS own)
+    target_compile_definitions(${part} PRIVATE Py_LIMITED_API=0x030A0000)
+    target_include_directories(${part} PRIVATE ${Python_INCLUDE_DIRS})
   endforeach()
-  target_compile_definitions(${target}_module PRIVATE Py_LIMITED_API=0x030A0000)
   target_include_directories(
-    ${target}_module PRIVATE ${Python_INCLUDE_DIRS} "${AOT_TUNE_PACKAGE_DIR}/link/binding" "${AOT_TUNE_PACKAGE_DIR}/runtime"
+    ${target}_module PRIVATE "${AOT_TUNE_PACKAGE_DIR}/link/binding" "${AOT_TUNE_PACKAGE_DIR}/runtime"
   )
-  target_link_libraries(${target}_module PRIVATE ${target} ${_aot_tune_ends})
+  target_link_libraries(
+    ${target}_module PRIVATE $<LINK_LIBRARY:WHOLE_ARCHIVE,${target}_binding> ${target} ${_aot_tune_ends}
+  )
   target_link_options(${target}_module PRIVATE LINKER:--version-script=${directory}/module.map)
   add_custom_command(
     TARGET ${target}_module

@@ -30,7 +30,8 @@ from aot_tune.cli import (
     tune_command,
     workload_commands,
 )
-from aot_tune.plan.library_plan import Request, make_plan, read_plan, write_plan
+from aot_tune.plan.kept_glue import keep_glue
+from aot_tune.plan.library_plan import Request, cache_of, make_plan, read_plan, write_plan
 from aot_tune.plan.preflight import Machines
 from aot_tune.support.errors import AotTuneError, OptionError
 from aot_tune.support.installed_paths import cmake_dir, include_dir
@@ -46,7 +47,7 @@ def _add_internal(commands: Any) -> None:
     configure = commands.add_parser("configure", description="Check a library and write its plan; run by CMake.")
     for name in ("name", "prefix", "header", "directory"):
         configure.add_argument(f"--{name}", required=True)
-    for name in ("output", "module", "database", "tiny", "build"):
+    for name in ("output", "module", "database", "tiny", "build", "compiled-as"):
         configure.add_argument(f"--{name}", default="")
     for name in ("operator", "templates", "option", "default"):
         configure.add_argument(f"--{name}", action="append", default=[])
@@ -106,7 +107,7 @@ def _configure(given: argparse.Namespace) -> int:
             return stack.enter_context(reach_cluster(partial(print, flush=True)))
 
         plan, paths, files = make_plan(request, os.environ, reached)
-    write_plan(Path(given.directory), plan, paths, files)
+    write_plan(Path(given.directory), plan, paths, files, given.compiled_as)
     note_configured(Path(given.directory))
     for line in (*plan.summary(), *paths.compilers):
         print(f"aot_tune: {line}", flush=True)
@@ -150,6 +151,7 @@ def _check(given: argparse.Namespace) -> int:
             (directory / "tuned").unlink(missing_ok=True)
         raise
     note_linked(directory)
+    keep_glue(directory, cache_of(read_plan(directory)[0].options, os.environ))
     return 0
 
 

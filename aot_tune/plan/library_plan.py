@@ -22,6 +22,7 @@ from aot_tune.compile import families_of, generic_targets, toolchain_for
 from aot_tune.compile.device_targets import host_flags
 from aot_tune.database import OperatorDatabase, deciding, load_databases
 from aot_tune.plan.compile_settings import CompileSettings, check_settings, linked_libraries, of_target
+from aot_tune.plan.kept_glue import GLUE, fetch_glue
 from aot_tune.plan.options import Options, misspelt, resolve
 from aot_tune.plan.preflight import (
     Machines,
@@ -51,6 +52,7 @@ from aot_tune.support.errors import BuildError, Mistakes, SpecError
 from aot_tune.support.installed_paths import PACKAGE, package_code, project_files
 from aot_tune.support.limits import usable_cores
 from aot_tune.support.storage import (
+    CacheLocation,
     CorruptError,
     OtherSchemaError,
     cache_location,
@@ -61,7 +63,7 @@ from aot_tune.support.storage import (
 )
 from aot_tune.triton.ask_declarations import Inspections, read_functions, with_declarations
 
-__all__ = ["Paths", "Plan", "Request", "input_files", "make_plan", "read_plan", "write_plan"]
+__all__ = ["Paths", "Plan", "Request", "cache_of", "input_files", "make_plan", "read_plan", "write_plan"]
 
 _UNMEASURED = ("generic", "compile")
 """Modes that choose nothing by measurements, neither new nor recorded."""
@@ -310,14 +312,19 @@ def _recorded(databases: Iterable[OperatorDatabase]) -> dict[str, list[Problem]]
     return problems
 
 
-def _check_environment(options: Options, environment: Mapping[str, str]) -> None:
-    """Raise for a bad date, or for an unusable cache that the user named. A build can do without the default cache."""
-    check_epoch(environment)
+def cache_of(options: Options, environment: Mapping[str, str]) -> CacheLocation:
+    """Where a build keeps objects and measurements."""
     tiers = ";".join(options.cache_tiers)
     named = {
         "AOT_TUNE_CACHE": options.cache, "AOT_TUNE_CACHE_DIR": options.cache_dir, "AOT_TUNE_CACHE_TIERS": tiers,
     }  # fmt: skip
-    location = cache_location({**environment, **{k: v for k, v in named.items() if v}})
+    return cache_location({**environment, **{k: v for k, v in named.items() if v}})
+
+
+def _check_environment(options: Options, environment: Mapping[str, str]) -> None:
+    """Raise for a bad date, or for an unusable cache that the user named. A build can do without the default cache."""
+    check_epoch(environment)
+    location = cache_of(options, environment)
     if location.root is not None and location.required:
         check_folder(location.root, trusted=location.trusted, writable=location.mode != "ro")
 
@@ -334,12 +341,18 @@ def _backends(operators: Iterable[Operator], families: Sequence[str]) -> list[st
     return sorted(b for b in backends if families_of(toolchain_for(b)) & set(families))
 
 
-def write_plan(directory: Path, plan: Plan, paths: Paths, files: Sequence[Path]) -> None:
-    """Write plan, paths and the list of input files below `directory`. An unchanged plan keeps its time stamp."""
+def write_plan(directory: Path, plan: Plan, paths: Paths, files: Sequence[Path], compiled_as: str = "") -> None:
+    """Write plan, paths and the list of input files below `directory`. An unchanged plan keeps its time stamp.
+
+    `compiled_as` says how CMake would compile what `fetch_glue` takes from the cache; nothing is taken if it is empty.
+    """
     text = msgspec.json.format(msgspec.json.encode(plan), indent=2)
     write_changed(directory / "plan.json", text)
     write_changed(directory / "paths.json", seal((hashlib.sha256(text).hexdigest(), paths), _SCHEMA))
     listed = "\n".join(f"  [==[{f}]==]" for f in files)
+    decides = (*plan.families, *host_flags(plan.baselines), *paths.include_folders)
+    location = cache_of(plan.options, os.environ)
+    glue = fetch_glue(directory, location, compiled_as, decides, paths.xla_include)
     variables = (
         f"set(_aot_tune_inputs\n{listed}\n)\n"
         + _cmake_list("families", plan.families)
@@ -348,6 +361,7 @@ def write_plan(directory: Path, plan: Plan, paths: Paths, files: Sequence[Path])
         + _cmake_list("link_arguments", paths.link_arguments)
         + _cmake_list("include_folders", paths.include_folders)
         + _cmake_list("xla_include", filter(None, [paths.xla_include]))
+        + "".join(_cmake_list(kind, map(str, filter(None, [glue.get(kind)]))) for kind in GLUE)
     )
     write_changed(directory / "plan.cmake", os.fsencode(variables))
 

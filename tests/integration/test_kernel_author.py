@@ -106,6 +106,8 @@ def test_another_front_end_compiles_and_measures_nothing_again(
     log = run(argv, env=environment(**workshop.env))
     assert Built(example.wheel, log).measured == 0
     assert compiler.candidates() == 0, log[-6000:]
+    assert "my_kernels_runtime.dir" in example.log
+    assert "my_kernels_runtime.dir" not in log
     said = run([venv.python, "-c", CALL], env=environment(PATH=str(tmp_path)))
     assert said.split() == ["('affine',)", "True", "False"]
     assert not (venv.packages / "aot_tune").exists()
