@@ -27,8 +27,10 @@ __all__ = ["add_dev"]
 
 _PAUSE, _SHARE = 0.25, 20
 """Seconds between two looks at the files, and at least so many times what a look takes."""
+_SETTLES = 0.1
+"""Seconds in which no file changes before a build begins."""
 _TO_END = 5.0
-"""Seconds that a build has to end after each signal."""
+"""Seconds that a build has to end after a signal, before it gets a stronger one."""
 _LESS = ("AOT_TUNE_SURVEY=0", "AOT_TUNE_OLDER_CPUS=0", "AOT_TUNE_NO_SURVIVOR=stop")
 """What a round leaves out."""
 _SOURCES = (
@@ -110,8 +112,12 @@ class _Rounds:
         begun, before = time.monotonic(), self._stamps
         if begun < self._looked:
             return False
-        self._stamps = _stamps(self._roots)
+        stamps, last = _stamps(self._roots), before
         self._looked = time.monotonic() + _SHARE * (time.monotonic() - begun)
+        while stamps not in (last, before):  # an editor may still write
+            time.sleep(_SETTLES)
+            stamps, last = _stamps(self._roots), stamps
+        self._stamps = stamps
         edited = [os.path.relpath(n, self._project) for n, _ in sorted(self._stamps.items() ^ before.items())]
         if edited:
             print(f"\naot_tune: edited: {', '.join(dict.fromkeys(edited))}", flush=True)
@@ -176,7 +182,7 @@ class _Rounds:
 
 @contextlib.contextmanager
 def _running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A build tool in a session of its own, which ends with the block."""
+    """A build tool in a session of its own. With the block, it ends, and all that it started."""
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     ) as process:
@@ -184,11 +190,22 @@ def _running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
             yield process
             process.wait()
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-                if process.poll() is None:
-                    os.killpg(process.pid, number)
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.wait(_TO_END)
+            if process.poll() is None:
+                any(_ends(process, number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL))
+
+
+def _ends(process: subprocess.Popen[bytes], number: int) -> bool:
+    """Send a signal to a process and all that it started. Returns whether they end soon."""
+    os.killpg(process.pid, number)
+    until = time.monotonic() + _TO_END
+    while time.monotonic() < until:
+        process.poll()
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(_PAUSE / 10)
+    return False
 
 
 def _written(reports: Sequence[Path]) -> dict[Path, int]:
