@@ -27,9 +27,10 @@ from aot_tune.render.triton.binding import Argument, bind, inspection_of, resolv
 from aot_tune.spec import DTYPES, DType, Expr, Kernel, Operator
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import AotTuneError
+from aot_tune.triton.absent_devices import device_of, stand_in
 from aot_tune.triton.ask_declarations import with_declarations
 from aot_tune.triton.interpreter import InterpretedTensor, call, descriptor_of, interpreted
-from aot_tune.triton.triton_private import element_type
+from aot_tune.triton.triton_private import element_type, fake_driver
 
 __all__ = ["main"]
 
@@ -165,6 +166,9 @@ def _bits(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _answer(request: InterpreterRequest) -> InterpreterAnswer:
+    device = device_of(request.target)
+    fake_driver(device)  # a function's module may ask for the device
+    stand_in(device)
     families = [target_by_name(request.target).family]
     operator = with_declarations(load_operator(Path(request.folder)), request.inspections, families)
     kernel = resolved(operator.kernel(request.kernel), request.target)

@@ -157,7 +157,7 @@ def test_triton_functions_run_in_the_interpreter(
 ) -> None:
     """From any folder, with a path of the templates that is relative to it, and without torch.
 
-    Functions may be above the templates. What is compiled for bf16 runs in another dtype.
+    Functions may be above the templates, and ask for the device. What is compiled for bf16 runs in another dtype.
     """
     operator = project(tmp_path, TRITON) / "twice" / "operator.py"
     text = operator.read_text().replace('dims=("N",),', 'dims=("N",), dtypes={"T": ("bf16", "f32")},')
@@ -165,7 +165,9 @@ def test_triton_functions_run_in_the_interpreter(
     (tmp_path / "templates" / "functions.py").rename(tmp_path / "helpers.py")
     (tmp_path / "pyproject.toml").touch()
     (tmp_path / "vendor").mkdir()
-    (tmp_path / "vendor" / "kernels.py").write_text("from helpers import assembly, past_the_end, right, wrong\n")
+    asks = "import triton\nassert triton.runtime.driver.active.get_current_target().arch >= 80\n"
+    imports = "from helpers import assembly, past_the_end, right, wrong\n"
+    (tmp_path / "vendor" / "kernels.py").write_text(asks + imports)
     operator.write_text(operator.read_text().replace("functions.py", "vendor/kernels.py"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "without" / "torch").mkdir(parents=True)
