@@ -70,8 +70,8 @@ def add_init(commands: Any) -> None:
 
 
 def _init(given: argparse.Namespace) -> int:
-    files, folder = project_files(given.name, given.kind), Path(given.name)
-    fresh = Path(f".{given.name}.{os.getpid()}")
+    package = given.name.rstrip("/")
+    files, folder, fresh = project_files(package, given.kind), Path(package), Path(f".{package}.{os.getpid()}")
     try:
         if os.path.lexists(folder) and not _is_free(folder):
             raise BuildError(
@@ -92,7 +92,7 @@ def _init(given: argparse.Namespace) -> int:
         shutil.rmtree(fresh, ignore_errors=True)
     for name in files:
         print(folder / name)
-    print(f"\ncd {folder}", *(step.format(name=given.name) for step in _STEPS), sep="\n")
+    print(f"\ncd {folder}", *(step.format(name=package) for step in _STEPS), sep="\n")
     return 0
 
 

@@ -86,7 +86,7 @@ def compile_operators(
         header="compiled.h",
         operators=named,
         templates=roots,
-        options={**options, "AOT_TUNE_MODE": "compile"},
+        options={**options, "AOT_TUNE_MODE": "compile", "AOT_TUNE_XLA_FFI": "0"},
         compile=compiled_with,
     )
     with session_of(request, Progress(sys.stderr if as_json else None), tells=True) as session:

@@ -93,7 +93,7 @@ def test_nothing_is_written_over(
         assert "fix: take another name" in said
     assert [p.name for p in (tmp_path / "full").iterdir()] == ["mine.txt"]
     assert (tmp_path / "file").read_text() == "mine"
-    for name, within in (("empty", ()), ("cloned", (".git",))):
+    for name, within in (("empty/", ()), ("cloned", (".git",))):
         Path(tmp_path, name, *within).mkdir(parents=True)
         assert main(["init", name]) == 0
         assert (tmp_path / name / "pyproject.toml").is_file()
