@@ -520,7 +520,7 @@ def _xla_include_folder(option: str) -> tuple[str, str]:
         try:
             return (_xla_headers("1"), "") if importlib.util.find_spec("jaxlib") else ("", "")
         except BuildError as error:
-            return "", f"no handlers for XLA's FFI: {error.what}"
+            return "", f"no handlers for XLA's FFI: {error.what.partition(': ')[2]}"
     return (_xla_headers(option) if option else ""), ""
 
 

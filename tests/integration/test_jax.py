@@ -55,3 +55,7 @@ def test_where_headers_are_missing(tmp_path: Path) -> None:
     said = " ".join(made.cmake(status=None, AOT_TUNE_XLA_FFI=str(tmp_path)).split())
     assert f"AOT_TUNE_XLA_FFI={tmp_path}: there is no {tmp_path}/xla/ffi/api/c_api.h" in said
     assert "jax.ffi.include_dir()" in said
+    (tmp_path / "old" / "jaxlib").mkdir(parents=True)
+    (tmp_path / "old" / "jaxlib" / "__init__.py").touch()
+    said = made.configure(AOT_TUNE_XLA_FFI="auto", PYTHONPATH=f"{tmp_path / 'old'}:{made.env['PYTHONPATH']}")
+    assert "aot_tune: note: no handlers for XLA's FFI: there is no " in said
