@@ -130,7 +130,7 @@ class _Rounds:
             BuildError: when the build fails in another way.
         """
         lines, failed, of_error = list[str](), False, False
-        shown = before = _written(reports)
+        written, shown = _written(reports), ""
         with _running(build_command(self._build)) as process:
             for line in self._lines_of(process):
                 if line is None:
@@ -141,13 +141,12 @@ class _Rounds:
                 if of_error or (line.startswith("aot_tune: ") and line not in self._said):
                     print(line, flush=True)
                     self._said.add(line)
-                if (now := _written(reports)) != shown:  # before the library is linked
-                    _show(reports)
-                    shown = now
+                if (now := _written(reports)) != written:  # before the library is linked
+                    written, shown = now, _show(reports, shown)
         if process.returncode != 0 and not failed:
             raise BuildError("the build failed", why="\n       ".join(lines[-40:]), fix="correct what it reports")
-        if shown == before and not failed:
-            _show(reports)
+        if not failed:
+            _show(reports, shown)
         return not failed
 
     def _lines_of(self, process: subprocess.Popen[bytes]) -> Iterator[str | None]:
@@ -213,13 +212,18 @@ def _written(reports: Sequence[Path]) -> dict[Path, int]:
     return {file: file.stat().st_mtime_ns for file in reports if file.is_file()}
 
 
-def _show(reports: Sequence[Path]) -> None:
-    """Print the results of reports."""
+def _show(reports: Sequence[Path], shown: str) -> str:
+    """Print the results of reports, unless they are `shown` already. Returns them."""
+    lines = []
     for part in (part for file in reports for part in read_report(file).operators):
-        print(f"{part.operator} on {part.target}: {tried_text(part)}")
+        lines.append(f"{part.operator} on {part.target}: {tried_text(part)}")
         for row in part.problems:
             ratio = f"  {speedup_text(row)} x {row.baseline[0]}" if row.baseline else ""
-            print(f"  {row.problem}  {row.winner}  {format_time(row.ns)}{ratio}", flush=True)
+            lines.append(f"  {row.problem}  {row.winner}  {format_time(row.ns)}{ratio}")
+    text = "\n".join(lines)
+    if text != shown:
+        print(text, flush=True)
+    return text
 
 
 def _stamps(roots: Iterable[Path]) -> _Stamps:
