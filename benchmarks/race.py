@@ -145,7 +145,7 @@ class Fleet:
         """Rounds in which every entry has one turn, in an order that changes from round to round.
 
         There is at least one round, then as many as the limit allows. What takes `far` times the least in the first
-        round has that one alone.
+        round has that one alone, but for the first entry.
         """
         taken: dict[Entry, list[float]] = {entry: [] for entry in entries}
         begin = time.monotonic()
@@ -154,7 +154,7 @@ class Fleet:
             if done >= 1 and spent * (done + 1) / done > self._limit:
                 break
             least = min((min(rounds) for rounds in taken.values() if rounds), default=math.inf)
-            order = [e for e in entries if min(taken[e], default=0.0) < far * least]
+            order = [e for e in entries if e == entries[0] or min(taken[e], default=0.0) < far * least]
             self._random.shuffle(order)
             for entry in order:
                 name, key, way = entry

@@ -2,16 +2,17 @@
 """Calls on shapes that no build drew, on a CPU: the installed library's dispatch, numpy, torch, each kept variant.
 
     benchmarks/unseen_cpu.py [--operators gemm batched_gemm flash_attention softmax rms_norm layer_norm silu_mul]
-                             [--count 60] [--seconds 170] [--seed 1] [--rounds 7] [--threads 2] [--variants]
+                             [--count 60] [--seconds 170] [--seed 1] [--rounds 5] [--threads 2] [--variants]
                              [--json FILE]
 
 Shapes are drawn as for GPUs (`unseen.py`), but smaller. They are in f32. In two of three products, b is by columns, as
 weights are. Of attention there are prompts, few queries and one, and of rows every other width may be odd. numpy and
 torch compute in each way that the operator declares as a baseline, else numpy computes its definition; the fastest
-counts. Every library has a process with as many threads. Only one computes at a time, in short turns of changing order,
-on the same buffers at each call. Operators take turns, so `--seconds` cuts them evenly. With `--variants`, each kept
-variant takes part in the rounds, forced by name in its own process. This shows how much faster the best of them would
-have been. Each regime of calls is also listed by itself.
+counts. Every library has a process with as many threads. Only one computes at a time, on the same buffers at each call.
+Turns change their order, and are long beside the time for which threads of the turn before still spin. Operators take
+turns, so `--seconds` cuts them evenly. With `--variants`, each kept variant takes part in the rounds, forced by name in
+its own process. This shows how much faster the best of them would have been. Each regime of calls is also listed by
+itself.
 
 On a busy machine, `chrt -f 10` before the command gives it the cores first.
 """
@@ -145,7 +146,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=60, help="of shapes of each operator")
     parser.add_argument("--seconds", type=float, default=170.0, help="after which no more shapes are begun")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--variants", action="store_true")
     parser.add_argument("--json", type=Path)
@@ -174,7 +175,7 @@ def main() -> int:
         zip(*([(n, s) for s in shapes_of(n, options.count, options.seed)] for n in options.operators), strict=True)
     )
     with Fleet(
-        workers, threads=options.threads, rounds=options.rounds, budget_ms=4.0, limit_s=1.0, forced=of_variants
+        workers, threads=options.threads, rounds=options.rounds, budget_ms=20.0, limit_s=1.0, forced=of_variants
     ) as fleet:
         race = Race(fleet, others, forced)
         for name, shape in turns:
