@@ -14,6 +14,7 @@ from aot_tune.plan.compile_settings import CompileSettings
 __all__ = [
     "add_build_options",
     "add_compile",
+    "add_project",
     "add_repeated",
     "add_source_options",
     "add_template_roots",
@@ -28,6 +29,14 @@ _SOURCE_OPTIONS = {
     "compile-option": ("OPTION", "option of the compiler, as COMPILE_OPTIONS; write --compile-option=-O2"),
     "link-library": ("LIBRARY", "name or file, as LINK_LIBRARIES"),
 }
+
+
+def add_project(parser: Any) -> None:
+    """Add the argument that names the project that a command builds."""
+    parser.add_argument(
+        "directory", nargs="?", type=Path, default=Path(), metavar="DIR",
+        help="folder of the project, whose CMakeLists.txt calls aot_tune_add_library; default: the current folder",
+    )  # fmt: skip
 
 
 def add_repeated(parser: Any, flag: str, metavar: str, text: str) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from aot_tune.cli.compile_commands import add_project
 from aot_tune.plan.configure_project import build_command, configure_project, install_project, source_folder
 from aot_tune.plan.library_plan import read_plan
 from aot_tune.report.report_records import read_report
@@ -50,10 +51,7 @@ def add_dev(commands: Any) -> None:
         "and times what is new, for this machine alone and without a survey, and links the module. It ends at the "
         "first candidate that fails, and at the next edit. Ctrl-C ends the command.",
     )
-    dev.add_argument(
-        "directory", nargs="?", type=Path, default=Path(), metavar="DIR",
-        help="folder of the project, whose CMakeLists.txt calls aot_tune_add_library; default: the current folder",
-    )  # fmt: skip
+    add_project(dev)
     dev.add_argument(
         "-D", dest="define", action="append", default=[], metavar="NAME=VALUE",
         help="for the project's CMake, such as AOT_TUNE_FILTER='gemm/*'; may be repeated",

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from aot_tune.cli.compile_commands import add_build_options, add_repeated, build_options
+from aot_tune.cli.compile_commands import add_build_options, add_project, add_repeated, build_options
 from aot_tune.cli.explain_command import json_text
 from aot_tune.database import OperatorDatabase
 from aot_tune.plan.configure_project import configure_project, source_folder
@@ -68,10 +68,7 @@ def add_tune(commands: Any) -> None:
         "`aot-tune records export` does after a build. Nothing is linked or installed. Each measurement is kept at "
         "once. An interrupted run continues where it ended, and a later build measures nothing again.",
     )
-    tune.add_argument(
-        "directory", nargs="?", type=Path, default=Path(), metavar="DIR",
-        help="folder of the project, whose CMakeLists.txt calls aot_tune_add_library; default: the current folder",
-    )  # fmt: skip
+    add_project(tune)
     tune.add_argument("operators", nargs="*", metavar="OPERATOR", help="only these operators")
     tune.add_argument(
         "-o", "--output", type=Path, metavar="DIR",

@@ -230,6 +230,15 @@ void tell_defaults(const FactsInfo& info, std::atomic<bool>* told) noexcept {
       library_info.name, info.op->name, kVariable);
 }
 
+void tell_uncompared(const FactsInfo& info, std::atomic<bool>* told) noexcept {
+  if (told->exchange(true)) return;
+  std::fprintf(
+      stderr,
+      "aot_tune: %s.%s: %s could not compare a call, because there was no memory for a second result, or "
+      "the generic variant failed on it; free memory, or make smaller calls. The call itself was served\n",
+      library_info.name, info.op->name, kVariable);
+}
+
 OtherResults::~OtherResults() { std::free(memory_); }
 
 bool OtherResults::is_compared(const DLTensor* const* passed, const View& view, int tensor) const noexcept {

@@ -34,6 +34,8 @@ inline bool is_checked() noexcept { return checking.is_on(read_check); }
 bool checks_once() noexcept;            // whether only first calls are checked
 bool is_due(Checks& variant) noexcept;  // counts a call
 void tell_defaults(const FactsInfo& info, std::atomic<bool>* told) noexcept;
+// Reports, once for an operator, that a call was due but could not be compared.
+void tell_uncompared(const FactsInfo& info, std::atomic<bool>* told) noexcept;
 
 // The results of the generic variant for a call, in memory that is like that of the call's outputs.
 class OtherResults {

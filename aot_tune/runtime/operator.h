@@ -449,11 +449,15 @@ __attribute__((noinline, cold)) int32_t run_checked(const CallOf<Op>& c, const a
   if (c.hollow || is_capturing(*c.backend, exec) || !is_due(checks))
     return run(c, exec, a, checks_once() && checks.passed.load(std::memory_order_relaxed) ? number : 0);
   if (!Op::kAllowed.declared) tell_defaults(Op::kFacts, &told);
+  static std::atomic<bool> uncompared{false};
   aot_tune_exec own{};
   own.stream = exec != nullptr ? exec->stream : nullptr;
   OtherResults results(Op::kFacts, *c.backend, c.device(), own.stream);
   CallOf<Op> other = c;
-  if (!results.begin(c.arguments.tensors, other.view)) return run(c, exec, a, 0);
+  if (!results.begin(c.arguments.tensors, other.view)) {
+    tell_uncompared(Op::kFacts, &uncompared);
+    return run(c, exec, a, 0);
+  }
   for (int i = 0; i < Op::kOperator.tensor_count; ++i) {
     if (c.arguments.tensors[i] != nullptr) other.arguments.tensors[i] = &other.view[i].tensor;
   }
@@ -461,10 +465,12 @@ __attribute__((noinline, cold)) int32_t run_checked(const CallOf<Op>& c, const a
   const bool known = other.need(c.generic, &needed) == 0 && launch(other, &own, c.generic, needed) == 0;
   const int32_t status = launch(c, exec, variant, size);
   if (status == kUnavailable) return run(c, exec, a, 0);
-  if (status != AOT_TUNE_OK || !known) return status;
+  if (status != AOT_TUNE_OK) return status;
   char text[300];
   Text what(text, sizeof text);
-  const OtherResults::Found found = results.compare(c.arguments.tensors, c.view, Op::kAllowed, what);
+  const OtherResults::Found found =
+      known ? results.compare(c.arguments.tensors, c.view, Op::kAllowed, what) : OtherResults::kUnknown;
+  if (found == OtherResults::kUnknown) tell_uncompared(Op::kFacts, &uncompared);
   if (found == OtherResults::kAlike) checks.passed.store(true, std::memory_order_relaxed);
   if (found != OtherResults::kDifferent) return status;
   if (!checks.differs.exchange(true)) {

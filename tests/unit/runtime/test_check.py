@@ -99,6 +99,21 @@ except ops.CallError as error:
         assert run(built, code, value) == (f"gemm: AOT_TUNE_CHECK is '{value}', {wanted}\n", "")
 
 
+def test_a_call_that_cannot_be_compared_is_served_and_told(built: linked.Built) -> None:
+    """There is memory for one result, not for a second one."""
+    code = """
+import resource
+a, b, out = (np.ones((8, n), np.float32) for n in (8, 1 << 21, 1 << 21))
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (32 << 20),) * 2)
+print(*(ops.gemm(a, b, out=out)[0, 0] != 1 for _ in range(2)))
+"""
+    out, said = run(built, code, "1")
+    assert out == "True True\n"
+    assert said.removeprefix(DEFAULTS).startswith("aot_tune: ops.gemm: AOT_TUNE_CHECK could not compare a call")
+    assert said.count("could not compare") == 1
+
+
 def test_calls_on_a_device_are_compared_on_the_host(standin: linked.Built) -> None:
     """A call in a capture is not: its stream has an odd handle."""
     code = "print(*(linked_cuda.call(ops, 8, 1, stream=s) for s in (1, 2, 2)), linked_cuda.call(ops, 512, 1))"

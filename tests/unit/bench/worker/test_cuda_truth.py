@@ -307,7 +307,7 @@ def test_arrays_that_a_reference_makes_are_where_the_others_are() -> None:
             assert exact_values(concrete, check, storages, away, wide=wide)["out"].device == away
         assert torch.get_default_dtype() == torch.float32
         assert torch.zeros(1).device == HOST
-    with pytest.raises((RuntimeError, NotImplementedError)):  # what it would be elsewhere
+    with pytest.raises((RuntimeError, NotImplementedError)):  # refused, by one or the other as versions of torch differ
         _ = torch.empty(8, device=away) + torch.arange(8)
 
 
@@ -345,7 +345,7 @@ def test_functions_on_tensors_are_numpys() -> None:
     theirs, ours = _Names(np, np.asarray), _Names(ArrayApi(), torch.from_numpy)
     for line in CALLS.replace("\n", ";").split(";"):
         if call := line.strip():
-            got = eval(call, {}, ours)
+            got = eval(call, {}, ours)  # a line of CALLS above, by the names of arrays and functions alone
             want = np.asarray(eval(call, {}, theirs))
             assert isinstance(got, torch.Tensor), call
             assert (got.numpy().dtype, got.numpy().shape) == (want.dtype, want.shape), call
