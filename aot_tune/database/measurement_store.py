@@ -63,6 +63,8 @@ _ROOM, _ENDING = "measurements", ".jsonl"
 _LOCK_SECONDS = 60.0
 _APPENDING = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 _BLOCK = 1 << 20
+_TAIL = 4096
+"""Bytes before the end of what was read. A file of the same number that does not have them there is another one."""
 _REFUSED = ".refused"
 """A text that others may write to is not read. It is kept under this name, and a new one takes its place."""
 _SPARE = 256
@@ -92,7 +94,7 @@ class _Text:
         self._trusted, self._tier, self._since = trusted, tier, since
         self.groups: dict[str, Group] = {}
         self._candidates: dict[tuple[str, str], CandidateLine] = {}
-        self._at = (0, 0)
+        self._at, self._tail = (0, 0), b""
         self._end = self._count = self._damaged = 0
 
     def refresh(self) -> int:
@@ -105,16 +107,17 @@ class _Text:
         """
         with opened_own(self.path, trusted=self._trusted, tier_of=self._tier) as (file, status):
             at = status.st_dev, status.st_ino
-            if at != self._at or status.st_size < self._end:
+            if self._is_another(at, file.fileno()):
                 self._begin_anew(at)
             file.seek(self._end)
             text = file.read()
         whole = text.rfind(END)
         if whole < 0:
             return 0
-        self._end += whole + len(END)
+        text = text[: whole + len(END)]
+        self._has_read(text)
         damaged, read = 0, dict[str, Group]()
-        for group in read_groups(text[: whole + len(END)], self._head.digests):
+        for group in read_groups(text, self._head.digests):
             self._count += 1
             if group is None:
                 damaged += 1
@@ -127,8 +130,16 @@ class _Text:
         return damaged
 
     def _begin_anew(self, at: tuple[int, int] = (0, 0)) -> None:
-        self._at, self._end, self._count, self._damaged = at, 0, 0, 0
+        self._at, self._tail, self._end, self._count, self._damaged = at, b"", 0, 0, 0
         self._candidates = {}
+
+    def _is_another(self, at: tuple[int, int], descriptor: int) -> bool:
+        """Whether a file is not the one that was read: a file that is written anew may get an earlier one's inode."""
+        return at != self._at or os.pread(descriptor, len(self._tail), self._end - len(self._tail)) != self._tail
+
+    def _has_read(self, text: bytes) -> None:
+        self._end += len(text)
+        self._tail = (self._tail + text[-_TAIL:])[-_TAIL:]
 
     def append(self, group: Group, candidates: Iterable[CandidateLine], temporaries: Path) -> None:
         """Add a group to the file, with the lines of those of its candidates that the file does not have.
@@ -202,7 +213,7 @@ class _Text:
         at, size = (status.st_dev, status.st_ino), _whole(descriptor, status.st_size)
         if size < status.st_size:
             os.ftruncate(descriptor, size)
-        if at != self._at:  # others have written it anew, perhaps without lines that were there
+        if self._is_another(at, descriptor):  # others have written it anew, perhaps without lines that were there
             self._begin_anew(at)
         new = tuple(line for subject, line in candidates.items() if subject not in self._candidates)
         data = encode_group(structs.replace(group, candidates=new), self._head.digests)
@@ -214,7 +225,7 @@ class _Text:
             os.ftruncate(descriptor, size)
             raise
         if size == self._end:
-            self._end += len(data)
+            self._has_read(data)
             self._count += 1
 
     def _write_anew(self, groups: Mapping[str, Group], temporaries: Path) -> None:
@@ -226,7 +237,10 @@ class _Text:
         text = b"".join(lines)
         replace_file(self.path, text, temporaries, durable=True)  # it holds all that this machine has measured
         status = self.path.stat()
-        self._at, self._end, self._count, self._damaged = (status.st_dev, status.st_ino), len(text), len(groups), 0
+        written = {subject: line for subject, line in self._candidates.items() if subject not in new}
+        self._begin_anew((status.st_dev, status.st_ino))
+        self._has_read(text)
+        self._candidates, self._count = written, len(groups)
 
 
 def _by_code(lines: Iterable[CandidateLine]) -> dict[tuple[str, str], CandidateLine]:

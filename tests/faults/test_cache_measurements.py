@@ -116,6 +116,19 @@ def test_a_flipped_byte_anywhere_costs_at_most_two_measurements(tmp_path: Path) 
         assert [shelf(tmp_path)[1].find("c", m.code, m.problem) for m in kept] == kept
 
 
+def test_a_text_that_gets_an_earlier_one_s_inode_is_read_from_its_beginning(tmp_path: Path) -> None:
+    """File systems give a number again at once, so two rewritings by others can bring it back."""
+    path = text_of(tmp_path / "c", measured("o", m=100))
+    store, mine = shelf(tmp_path / "c")
+    assert mine.find("c", "o", problem(M=100, N=64)) is not None
+    path.write_bytes(text_of(tmp_path / "d", *THREE).read_bytes())
+    assert [mine.find("c", one.code, one.problem) for one in THREE] == THREE
+    mine.put(measured("p", m=4))
+    store, mine = shelf(tmp_path / "c")
+    assert [mine.find("c", one.code, one.problem) for one in THREE] == THREE
+    assert store.damaged == 0
+
+
 def test_what_is_superseded_goes_in_the_end(tmp_path: Path) -> None:
     for n in range(600):
         _, mine = shelf(tmp_path)
