@@ -473,7 +473,7 @@ def _of_other_calls(database: OperatorDatabase, operator: Operator) -> Iterator[
         except SpecError:  # a Triton function was not read, which another finding tells
             continue
         for line in told_losses(evidence, selected(evidence)[1]):
-            yield Finding(f"calls on {target.name} that nobody measured, {line}", MORE_SHAPES, wrong=False)
+            yield Finding(f"calls on {target.name} that nobody measured, {line}", MORE_SHAPES)
         drawn = survey_shapes(operator, target.family, _SHAPES, tuned_kernels(operator, target))
         for line in told_gaps(evidence, drawn):
             yield Finding(f"calls on {target.name}, {line}", ADD_PROBLEMS, wrong=False)

@@ -58,7 +58,7 @@ _LEAST = 8
 """The kind's other shapes count together as if they were so many of a regime's own. Cautions need as many."""
 _WORTH_ITS_ROWS = 0.003
 """The nearest problem decides if it loses less than expected times by this: each call looks at all rows of a table."""
-_SHARES = (0.0, 0.25, 0.5, 0.625, 0.75, 0.875, 1.0)
+_SHARES = tuple(eighths / 8 for eighths in range(9))
 """Shares of the errors that a caution may cover."""
 _COVERED = 0.5
 """A candidate is considered in a regime if it was timed on this share of the shapes that it serves there."""
@@ -261,7 +261,7 @@ def _rule(shapes: _Shapes, number: int, trial: _Trial) -> Rule:
 def _cautions(shapes: _Shapes, number: int, trial: _Trial) -> list[int]:
     """The cautions to try, the greatest first: quantiles of how much less a candidate was ahead than was expected.
 
-    They are of a regime's shapes, or of all if these are few.
+    They are of a regime's shapes, or of all if these are few. One below 0 favours what is not the vendor's choice.
     """
     ours, vendors, every = trial.ours, trial.vendors, np.arange(len(shapes.ids))
     if (vendors.places[shapes.regimes == number] < 0).all():  # then none makes a difference
@@ -270,7 +270,7 @@ def _cautions(shapes: _Shapes, number: int, trial: _Trial) -> list[int]:
     known = (ours.places >= 0) & (vendors.places >= 0) & (actual >= 0) & (theirs >= 0) & shapes.choices
     own = known & (shapes.regimes == number)
     errors = ((actual - theirs) - (ours.times - vendors.times))[own if own.sum() >= _LEAST else known]
-    ordered = np.sort(np.maximum(errors, 0)).tolist()
+    ordered = np.sort(errors).tolist()
     quantiles = {ordered[min(int(share * len(ordered)), len(ordered) - 1)] for share in _SHARES if ordered}
     return [UNLIMITED, *sorted({0, *quantiles}, reverse=True)]
 

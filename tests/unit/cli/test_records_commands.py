@@ -24,6 +24,9 @@ from aot_tune.spec.load_operators import load_operator
 
 PLACE = "test-cpu/gemm.jsonl"
 (CPU,) = (ROOT / "tuning").glob("cpu-*")
+(H200,) = (ROOT / "tuning").glob("cuda-nvidia-h200-*")
+ABOVE = {CPU: ["batched_gemm", "T=bf16", "narrow"], H200: ["gemm", "T=f32 math=ieee", "few rows"]}
+"""Where a committed record loses more than the limit. Whoever commits one that does not takes it out."""
 
 
 def with_problem(database: OperatorDatabase, extent: int, scale: float = 1.0) -> OperatorDatabase:
@@ -277,6 +280,15 @@ def test_check_of_bundled_records(tmp_path: Path, capsys: pytest.CaptureFixture[
     path.write_bytes(path.read_bytes().replace(b'"bitwise":true', b'"bitwise":false', 1))
     assert main(["records", "check", str(tmp_path)]) == 1
     assert "has another digest" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("folder", [CPU, H200], ids=["cpu", "h200"])
+def test_committed_records_lose_no_more_than_the_limit_on_calls_that_nobody_measured(folder: Path, capsys) -> None:
+    assert main(["records", "check", "--render", "--json", str(folder)]) == 1
+    told = msgspec.json.decode(capsys.readouterr().out, type=CheckedRecords)
+    (only,) = (f for f in told.findings if f.wrong)
+    assert "that nobody measured" in only.what
+    assert all(word in f"{only.record}: {only.what}" for word in ABOVE[folder]), only
 
 
 def test_check_and_prune_by_what_templates_give(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
