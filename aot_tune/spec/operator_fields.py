@@ -58,12 +58,16 @@ class Baseline:
 
     `prepare(xp_module, call)` gets the imported module that `requires` names, and the call's arrays of that framework,
     outputs included. It returns a function without arguments that computes into the outputs.
+
+    Wrong results do not count in a race, except on problems of which it is `partial`: of these it computes less, such
+    as a product without its epilogue.
     """
 
     name: str
     requires: str
     prepare: Callable[[Any, Call], Callable[[], object]]
     supports: Callable[[Problem], bool] = lambda _problem: True
+    partial: Callable[[Problem], bool] = lambda _problem: False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from aot_tune.spec import (
     Call,
     IntegerSums,
     Operator,
+    Problem,
     Tensor,
     attribute,
     dims,
@@ -59,6 +60,11 @@ def torch_matmul(torch: Any, call: Call) -> Callable[[], object]:
     return product
 
 
+def has_epilogue(given: Problem) -> bool:
+    """Whether a call is more than a product."""
+    return bool(given.present) or given.attributes.get("activation", "none") != "none"
+
+
 operator = Operator(
     name="gemm",
     documentation="out = activation(a @ b + bias) + residual; b may be stored by rows or by columns.",
@@ -87,8 +93,8 @@ operator = Operator(
     regimes={"one row": (M == 1,), "few rows": (M <= 64,), "short sums": (K <= 1024,), "many rows": (M > 64,)},
     workload={"cpu": cpu_workload(), "cuda": cuda_workload()},
     baselines=(
-        Baseline("numpy.matmul", "numpy", numpy_matmul),
-        Baseline("torch.matmul", "torch", torch_matmul),
+        Baseline("numpy.matmul", "numpy", numpy_matmul, partial=has_epilogue),
+        Baseline("torch.matmul", "torch", torch_matmul, partial=has_epilogue),
     ),
     kernels=(
         *CPU_KERNELS,

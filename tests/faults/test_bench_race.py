@@ -82,7 +82,7 @@ def test_a_time_that_the_device_cannot_reach_does_not_count(bed: Bed, monkeypatc
     assert found["baseline:numpy"].status == "ok"
 
 
-def test_a_baseline_that_computes_less_says_so(bed: Bed) -> None:
+def test_a_baseline_that_computes_less_says_so_and_one_that_is_wrong_does_not_count(bed: Bed) -> None:
     problem = bed.prepare().problem
     prepared = bed.bench.prepare(bed.operator, type(problem)(dims=problem.dims, present=("bias",)))
     baseline = bed.bench.race(prepared, [bed.entry("good")])[-1]
@@ -90,6 +90,11 @@ def test_a_baseline_that_computes_less_says_so(bed: Bed) -> None:
     assert baseline.error is not None
     assert baseline.error > 1
     assert "elements are wrong" in baseline.reason
+    prepared = bed.bench.prepare(bed.operator, type(problem)(dims={"R": 15, "D": 64}, present=("bias",)))
+    good, baseline = bed.bench.race(prepared, [bed.entry("good")])
+    assert (good.status, baseline.status, baseline.final) == ("ok", "wrong-result", None)
+    assert "elements are wrong" in baseline.reason
+    assert bed.lines.count("axpb: baseline:numpy is wrong and does not count") == 1
 
 
 def test_a_survey_times_candidates_and_what_goes_wrong_costs_itself_alone(bed: Bed) -> None:

@@ -285,7 +285,9 @@ class Race:
             runner.out(death.status, death.reason)
             return
         if isinstance(reply, messages.Checked):
-            runner.error, runner.reason = reply.error, reply.reason
+            runner.error, runner.status, runner.reason = reply.error, reply.status, reply.reason
+            if reply.status != "ok":
+                self._context.remarks.log(f"{self._prepared.operator}: {runner.name} is wrong and does not count")
         elif isinstance(reply, messages.Empty):
             runner.out("skipped", reply.reason)
             self._context.remarks.log(f"{runner.name} is not run: {reply.reason}")

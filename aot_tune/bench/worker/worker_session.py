@@ -54,14 +54,14 @@ _COPIES = 4
 class PreparedBaseline(NamedTuple):
     """A baseline on a problem, ready to be timed.
 
-    `error` is the largest error of its outputs, in tolerances. `note` is what is wrong if that is more than 1, since a
-    baseline may compute less than the operator, such as a product without its epilogue. It also says what is odd about
-    how it is timed.
+    `error` is the largest error of its outputs, in tolerances. `note` is what is wrong if that is more than 1, or what
+    is odd about how it is timed. It is `wrong` if it should be right.
     """
 
     timer: Turns
     error: float
     note: str
+    wrong: bool
 
 
 def prepare_baseline(engine: Engine, state: ProblemState, name: str) -> PreparedBaseline:
@@ -94,7 +94,8 @@ def prepare_baseline(engine: Engine, state: ProblemState, name: str) -> Prepared
         fault, error = judge(engine, state, first)
         first.undo()
         timer = engine.framework_timer(functions, sets)
-    return PreparedBaseline(timer, error, "; ".join(n for n in (fault, timer.note) if n))
+    wrong = bool(fault) and not baseline.partial(state.check.problem)
+    return PreparedBaseline(timer, error, "; ".join(n for n in (fault, timer.note) if n), wrong)
 
 
 def _baseline_of(operator: Operator, name: str) -> tuple[Baseline, ModuleType]:
@@ -483,7 +484,8 @@ class WorkerSession:
             return messages.Empty(reason=str(error))
         self._baselines[request.handle] = prepared
         self._collect()
-        return messages.Checked(status="ok", error=prepared.error, reason=prepared.note)
+        status: Status = "wrong-result" if prepared.wrong else "ok"
+        return messages.Checked(status=status, error=prepared.error, reason=prepared.note)
 
     def _turn(self, request: messages.Turn, emit: Emit) -> messages.Reply:
         if request.handle in self._baselines:

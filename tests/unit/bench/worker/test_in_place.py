@@ -151,7 +151,7 @@ def test_baselines_work_in_place_and_are_timed_so(tmp_path: Path, family: str, c
         timed = bed.ask(messages.Turn(handle="base", key=key, calls=40, warm=2))
         assert timed.samples[0] > 0
     wrong = bed.ask(messages.PrepareBaseline(handle="two", key=key, name="twice"))
-    assert "got" in wrong.reason
+    assert (wrong.status, "got" in wrong.reason) == ("wrong-result", True)
 
 
 def test_what_a_baseline_was_handed_is_released_for_the_next_problem(
