@@ -29,9 +29,11 @@ pytestmark = pytest.mark.slow
 DEADLINES = Deadlines(handshake=30)
 
 
-def pool_in(folder: Path, *command: str, policy: Policy | None = None, **identity: str | int) -> Pool:
+def pool_in(
+    folder: Path, *command: str, policy: Policy | None = None, unit: str = "GPU-1", **identity: str | int
+) -> Pool:
     """Workers for this CPU, or for a device of an identity; `command` runs in place of a worker."""
-    fake = Device(family="cpu", name="fake", slug="fake", identity=identity)
+    fake = Device(family="cpu", name="fake", slug="fake", identity=identity, unit=unit)
     device = fake if identity else family("cpu").devices(2)[0]
     return Pool(device, policy or Policy(deadlines=DEADLINES), folder, 2, lambda _line: None, command or None)
 
@@ -161,7 +163,7 @@ QUICK = (
     f"""
 import sys, os, json, struct
 setup = json.loads(sys.argv[1])
-hello = dict(type="hello", pid=os.getpid(), abi={messages.PROTOCOL}, device=dict(a=1), sandbox=dict())
+hello = dict(type="hello", pid=os.getpid(), abi={messages.PROTOCOL}, device=dict(a=1), sandbox=dict(), unit="GPU-1")
 hello = {HELLO!r} + json.dumps(hello).encode()
 os.write(setup["replies"], struct.pack("<I", len(hello)) + hello)
 os.read(setup["requests"], 1000)
@@ -171,12 +173,22 @@ os.abort()
 """A process that only shakes hands, so that many of them start in seconds."""
 
 
-def test_a_worker_on_another_device_ends_the_build(tmp_path: Path) -> None:
-    with (
-        pool_in(tmp_path, *QUICK, a=2) as pool,
-        pytest.raises(WorkerError, match="on another device: a differ"),
-    ):
-        pool.candidates()
+@pytest.mark.parametrize(
+    ("unit", "identity", "said"),
+    [
+        ("GPU-1", 2, "on another device: a differ"),
+        ("GPU-2", 1, "another device: UUIDs differ"),
+        ("MIG-2", 1, "another device: UUIDs differ"),
+        ("MIG-1", 1, ""),
+    ],
+)
+def test_a_worker_on_another_device_ends_the_build(tmp_path: Path, unit: str, identity: int, said: str) -> None:
+    with pool_in(tmp_path, *QUICK, unit=unit, a=identity) as pool:
+        if not said:
+            assert pool.candidates().hello.unit == "GPU-1"
+            return
+        with pytest.raises(WorkerError, match=said):
+            pool.candidates()
 
 
 def test_many_failures_leave_two_workers_and_no_zombie(tmp_path: Path) -> None:

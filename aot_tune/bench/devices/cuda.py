@@ -1,8 +1,10 @@
-"""The CUDA family: identity, peaks, environment of its workers. Nothing here loads torch, or the driver's libcuda."""
+"""The CUDA family: identity, peaks, environment of its workers. Nothing here loads torch. Workers load libcuda."""
 
 from __future__ import annotations
 
+import ctypes
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -197,6 +199,16 @@ class Cuda(Family):
             )
             for d in query.devices
         ]
+
+    def unit_here(self) -> str:
+        """The driver tells the UUID of a slice as it tells a GPU's."""
+        raw = (ctypes.c_ubyte * 16)()
+        try:
+            driver = ctypes.CDLL("libcuda.so.1")
+            told = driver.cuInit(0) == 0 and driver.cuDeviceGetUuid_v2(ctypes.byref(raw), 0) == 0
+        except (OSError, AttributeError):
+            return ""
+        return f"GPU-{uuid.UUID(bytes=bytes(raw))}" if told else ""
 
     def policy(self, base: Policy = Policy()) -> Policy:  # noqa: B008 - it is frozen
         """Samples are short, because a clock on the device takes them. Copies of the tensors fill four times the L2."""

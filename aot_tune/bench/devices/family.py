@@ -93,6 +93,10 @@ class Family(ABC):
         """The identity of the device that a worker of `device` is on. The worker calls this, so it must be cheap."""
         return device.identity
 
+    def unit_here(self) -> str:
+        """What the driver calls the device that this process, a worker, is on, as in `Device.unit`; or empty."""
+        return ""
+
     def policy(self, base: Policy = Policy()) -> Policy:  # noqa: B008 - it is frozen
         """The policy for this family's devices."""
         return base

@@ -306,12 +306,15 @@ class Worker:
         if not isinstance(hello, messages.Hello) or hello.abi != messages.PROTOCOL:
             self.kill()
             raise WorkerError(f"a worker answered in another protocol: {hello!r:.200}", fix="reinstall the package")
-        if hello.device != self.device.identity:
+        differ = sorted(k for k, v in self.device.identity.items() if hello.device.get(k) != v)
+        if hello.unit.partition("-")[2] not in self.device.unit:
+            differ.append("UUIDs")
+        if differ:
             self.kill()
-            different = sorted(k for k, v in self.device.identity.items() if hello.device.get(k) != v)
             raise WorkerError(
-                f"a worker is on another device: {', '.join(different)} differ",
-                why=f"wanted {self.device.identity}, got {hello.device}",
+                f"a worker is on another device: {', '.join(differ)} differ",
+                why=f"wanted {self.device.unit} {self.device.identity}, got {hello.unit} {hello.device}",
+                fix="build again; if a GPU was added or removed, `nvidia-smi -L` shows it",
             )
         self.hello, self.state = hello, "READY"
 

@@ -251,7 +251,8 @@ Request = (
 class Hello(_Message):
     """A worker's first message.
 
-    `abi` is the protocol's version, `sandbox` what holds the worker, `notes` what could not.
+    `abi` is the protocol's version, `sandbox` what holds the worker, `notes` what could not. `unit` is what the driver
+    calls the device, empty if it does not tell.
     """
 
     pid: int
@@ -259,6 +260,7 @@ class Hello(_Message):
     device: dict[str, str | int]
     sandbox: dict[str, int]
     notes: tuple[str, ...] = ()
+    unit: str = ""
 
 
 class Pong(_Message):

@@ -49,6 +49,7 @@ def main(arguments: list[str]) -> int:
         pid=os.getpid(),
         abi=messages.PROTOCOL,
         device=dict(kind.seen(setup.device, setup.threads)),
+        unit=kind.unit_here(),
         sandbox=features(),
         notes=notes,
     )

@@ -535,17 +535,13 @@ def connected(connect: Callable[[], DeviceStream], device: Device, share: float)
 
 
 def check_device(index: torch.device, device: Device) -> None:
-    """Raise FaultError if the worker is on another device than the one to measure: of another kind or UUID."""
+    """Raise FaultError if the worker is on another kind of device than the one to measure."""
     seen = torch.cuda.get_device_properties(index)
     pairs = (seen.name, seen.multi_processor_count), (device.identity.get("name"), device.identity.get("sm_count"))
     actual, wanted = (f"{name} with {count} multiprocessors" for name, count in pairs)
     if actual != wanted:
         why = f"this is another device: {actual} instead of {wanted}; GPUs changed meanwhile: build again"
         raise _fault(0, f"{WORKER_FAULT}{why}")
-    uuid = str(getattr(seen, "uuid", ""))  # a torch of before 2.5 does not tell, and of a slice it may tell the GPU's
-    if device.unit.startswith("GPU-") and uuid not in device.unit:
-        why = f"this is GPU {uuid} instead of {device.unit}: GPUs changed"
-        raise _fault(0, f"{WORKER_FAULT}{why} meanwhile; compare `nvidia-smi -L`, and build again")
 
 
 def _unusable(said: str) -> str:

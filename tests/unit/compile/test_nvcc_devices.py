@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
 from aot_tune.compile import visible_gpus
 from aot_tune.compile.nvcc import NvccToolchain
@@ -108,6 +110,8 @@ def test_a_gpu(ask: Callable[..., DeviceQuery]) -> None:
     (gpu,) = query.devices
     assert (gpu.ordinal, gpu.name, gpu.capability, gpu.sm_count) == (0, "NVIDIA H200", 90, 132)
     assert gpu.uuid == "GPU-03111111-1111-1111-1111-111111111111"
+    code = "from aot_tune.bench.devices.cuda import FAMILY; print(FAMILY.unit_here())"  # as a worker on it
+    assert subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).strip() == gpu.uuid
     assert (gpu.l2_bytes, gpu.memory_bytes, gpu.shared_bytes) == (50 << 20, 143771 << 20, 232448)
     assert gpu.compute_mode == "default"
     assert [t.name for t in NvccToolchain(dict(os.environ)).native()] == ["cuda-sm_90", "cuda-sm_90a"]
