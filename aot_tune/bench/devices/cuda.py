@@ -230,8 +230,8 @@ class Cuda(Family):
     def environment(self, device: Device, threads: int, role: Role, scratch: Path) -> Mapping[str, str]:  # noqa: ARG002
         """One GPU, by name, so that the worker sees it as number 0.
 
-        cuBLAS gets as much workspace as a candidate may have, 32 MiB. The host's cores are for compilers, so frameworks
-        take one core.
+        cuBLAS gets 32 MiB of workspace, as torch gives it on such a GPU. The host's cores are for compilers, so
+        frameworks take one core.
         """
         return {
             "CUDA_VISIBLE_DEVICES": device.unit,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +16,14 @@ from bundled import OPERATORS
 from places import ROOT
 
 import aot_tune.spec as spec
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.odd_problems import derived_checks
+from aot_tune.bench.protocol.measurement_records import BASELINE, Policy
 from aot_tune.bench.worker.reference_results import read_truth, write_truth
+from aot_tune.database.files import load_database
 from aot_tune.plan.stated_workloads import ReadWorkload, read_workload
 from aot_tune.render.triton.recipe import fragment_data, parameters_of
+from aot_tune.select import choose_variants, decide, selection
 from aot_tune.spec import Operator, elementwise, generators, problem
 from aot_tune.spec.fragment_programs import bind_fragments
 from aot_tune.spec.load_operators import load_operator
@@ -55,7 +61,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_code_is_that_of_the_examples() -> None:
-    assert {page.name for page, _, _ in SHOWN} >= {"change-a-kernel.md", "triton-kernel.md", "cuda-kernel.md"}
+    assert {page.name for page, _, _ in SHOWN} >= {"change-a-kernel.md", "triton.md", "cuda-kernel.md"}
     for page, path, code in SHOWN:
         assert code.strip("\n") in (ROOT / path).read_text(), f"{name(page)} shows other code than {path} has"
 
@@ -245,6 +251,88 @@ def test_a_mistake_in_a_workload_file_is_told_as_the_page_says(tmp_path: Path) -
     assert error.what == f"{tmp_path}/{told[0]}"
     assert error.why.startswith(told[1])
     assert error.fix == told[2]
+
+
+def plain(page: str) -> str:
+    """The words of a page without its line breaks."""
+    return " ".join((ROOT / page).read_text().split())
+
+
+def stated(module: str, name: str) -> str:
+    """The value of a constant, as a module of the package states it."""
+    (value,) = re.findall(rf"^{name} = (.*)$", (ROOT / "aot_tune" / module).read_text(), re.MULTILINE)
+    return str(value)
+
+
+def test_numbers_of_pages_are_those_of_the_code() -> None:
+    limits, cuda = selection.SURVEYED, family("cuda").policy()
+    assert limits.worst is not None
+    assert (selection.REGRET_LIMIT, stated("bench/worker/cuda_memory.py", "GUARD")) == (0.005, "4096")
+    assert [stated("select/decide.py", n) for n in ("_HELD_OUT", "_FOLDS", "_WORTH_ITS_ROWS")] == ["5", "3", "0.003"]
+    assert stated("select/decide.py", "_SHARES") == "tuple(eighths / 8 for eighths in range(9))"
+    claims = {
+        "docs/dispatch.md": (
+            f"a regret of {limits.regret:.0%} in the mean".replace("%", " %"),
+            f"at most {limits.variants} variants of each kind (`AOT_TUNE_MAX_VARIANTS`) and {limits.together} of",
+            "0.5 % in the mean of the workload and three times that on a problem",
+            "A fifth of the surveyed shapes is held out",
+            f"may lose {decide.MEAN_LIMIT * 100:.0f} % in the mean, and {decide.P95_LIMIT * 100:.0f} % on all but a",
+        ),
+        "docs/workload-files.md": (f"may be more than {limits.worst * 100:.0f} % off",),
+        "docs/internals/dispatch.md": (
+            "divided into three parts",
+            "cover none of these errors, an eighth, two, ... or all",
+            "better by 0.3 %",
+        ),
+        "docs/concepts/verification.md": ("On a GPU 4 KiB on each side show writes",),
+        "docs/concepts/README.md": ("Nothing ships unverified, where its device is here.",),
+        "docs/surveys.md": (
+            f"Up to {choose_variants.SCOUTS} configs",
+            f"The {choose_variants.PRESELECTED} candidates that pay off most",
+        ),
+        "docs/measuring.md": (
+            f"fill the last cache twice on a CPU, a GPU's L2 four times, and at most {cuda.copies}",
+            f"both of the first two are over {cuda.screen_stop} x the best so far",
+            "until a sample lasts 50 us",
+        ),
+        "docs/measuring-gpu.md": (f"until a sample lasts {cuda.sample_ns // 1000} us",),
+    }
+    assert (cuda.cold_factor, Policy().cold_factor, Policy().sample_ns) == (4.0, 2.0, 50_000)
+    assert [(page, c) for page, said in claims.items() for c in said if c not in plain(page)] == []
+    (table,) = re.findall(r"^\| line \| holds \|\n.*?\n\n", text_of("records"), re.MULTILINE | re.DOTALL)
+    told = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)))
+    record = next((ROOT / "tuning").glob("cpu-*/softmax.jsonl")).read_text().splitlines()
+    assert list(dict.fromkeys(next(iter(json.loads(line))) for line in record)) == told
+
+
+def test_figures_of_a_cpu_are_those_of_the_record_and_of_the_results() -> None:
+    """What its races say of f32: the fastest baseline over the winner, and its mean or least over the problems."""
+
+    def speedups(operator: str) -> dict[str, float]:
+        (path,) = (ROOT / "tuning").glob(f"cpu-amd-epyc-*/{operator}.jsonl")
+        races: dict[tuple[str, str], dict[bool, float]] = {}
+        for m in load_database(path).measurements:
+            if m.final and m.race and "T" not in m.problem.dtypes:
+                side, time = races.setdefault((m.problem.id, m.race), {}), statistics.median(m.final)
+                baseline = m.candidate.startswith(BASELINE)
+                side[baseline] = min(time, side.get(baseline, time))
+        return {p: side[True] / side[False] for (p, _), side in races.items() if len(side) == 2}
+
+    products = speedups("gemm")
+    few = [x for p, x in products.items() if p.startswith(("M=1 ", "M=16 "))]
+    mean = [f"{statistics.geometric_mean(x):.2f} x" for x in (products.values(), few)]
+    rows = ("softmax", "rms_norm", "layer_norm", "silu_mul")
+    least = ", ".join(f"{min(speedups(operator).values()):.2f}" for operator in rows)
+    page = plain("docs/figures.md")
+    assert (
+        f"f32: `gemm`, {len(products)} problems; at most 16 rows | the faster of numpy and torch | {'; '.join(mean)} |"
+        in page
+    )
+    assert f"least | torch | {least} x |" in page
+    drawn = dict(re.findall(r'end">(\w+)</text>.*?>([\d.]+)</text>\n', (DOCS / "figures.svg").read_text()))
+    results = (ROOT / "benchmarks" / "results" / "cpu-epyc.md").read_text()
+    for operator in ("gemm", *rows):
+        assert re.search(rf"^\| {operator} \| \d+ \| {drawn[operator]} x \|", results, re.MULTILINE), operator
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
