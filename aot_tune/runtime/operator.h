@@ -488,7 +488,7 @@ __attribute__((noinline, cold)) int32_t run_checked(const CallOf<Op>& c, const a
 // Counts a call for AOT_TUNE_TRACE.
 template <typename Op>
 __attribute__((noinline, cold)) void trace_call(const CallOf<Op>& c, bool captured) {
-  int64_t words[trace_words(Op::kFacts)];
+  int64_t words[call_words(Op::kFacts)];
   read_facts(c, words);
   count_call(Op::kFacts, c.arguments.tensors, c.view, c.empty, captured, words);
 }

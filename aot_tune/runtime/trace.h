@@ -2,17 +2,9 @@
 #ifndef AOT_TUNE_RUNTIME_TRACE_H_
 #define AOT_TUNE_RUNTIME_TRACE_H_
 
-#include "facts.h"
+#include "call_lines.h"
 
 namespace aot_tune {
-
-// Words that tell one kind of call: facts except those of tensors, then each tensor's properties, and a
-// stride for each axis.
-constexpr size_t trace_words(const FactsInfo& info) {
-  auto words = static_cast<size_t>(info.own());
-  for (int i = 0; i < info.op->tensor_count; ++i) words += 1 + static_cast<size_t>(info.op->tensors[i].rank);
-  return words;
-}
 
 extern Switch tracing;  // it is off once the file cannot be written any more
 bool read_trace() noexcept;
