@@ -14,17 +14,6 @@ from scikit_build_core import build as _backend
 
 from aot_tune.plan.requirements import build_requirements
 
-__all__ = [
-    "build_editable",
-    "build_sdist",
-    "build_wheel",
-    "get_requires_for_build_editable",
-    "get_requires_for_build_sdist",
-    "get_requires_for_build_wheel",
-    "prepare_metadata_for_build_editable",
-    "prepare_metadata_for_build_wheel",
-]
-
 _Settings = dict[str, Any] | None
 
 build_sdist = _backend.build_sdist

@@ -18,8 +18,6 @@ from aot_tune.render import Rendered
 from aot_tune.spec import problem
 from aot_tune.spec.load_operators import load_operator
 
-__all__ = ["PRELUDE", "Bed", "CompiledBed", "linked_variant"]
-
 PRELUDE = """
 #include <cstddef>
 #include <cstdint>

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["NAMES", "write_operators"]
-
 NAMES = ("quantise", "rescale", "mix")
 
 _QUANTISE = '''

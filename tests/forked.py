@@ -18,8 +18,6 @@ from typing import Any
 
 from environments import ROOT, environment, own_processors
 
-__all__ = ["answer", "command", "python", "run"]
-
 SERVER = """
 import ctypes, gc, json, os, sys, traceback
 exec(sys.argv[1])

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["becomes_true", "is_alive", "processes", "program", "small_disk"]
-
 
 def processes(where: Callable[[Path], object]) -> list[int]:
     """Those whose folder in /proc meets a condition; what ends meanwhile does not."""

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from aot_tune.database import decode, encode
 
-__all__ = ["rewrite"]
-
 
 def rewrite(path: Path, change: Callable[[str], str]) -> None:
     """Change the text of a record, and make its digests anew."""

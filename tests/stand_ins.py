@@ -9,8 +9,6 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-__all__ = ["StandIn", "build", "with_cublaslt"]
-
 STUBS = Path(__file__).with_name("stubs")
 _MADE = tempfile.TemporaryDirectory(prefix="stand_ins")  # until this process ends
 

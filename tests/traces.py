@@ -13,8 +13,6 @@ import msgspec
 
 from aot_tune.spec import Problem, problem
 
-__all__ = ["Trace", "late_clock", "problem_of", "read_trace"]
-
 _HEADER = ("format", "library", "prefix", "build", "pid", "begun")
 
 _CLOCK = """

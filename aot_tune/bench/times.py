@@ -6,9 +6,6 @@ import math
 import statistics
 from collections.abc import Sequence
 
-__all__ = ["is_decided", "median_error", "paired_gain", "spread", "steady_rounds", "without_drift"]
-
-
 _CLEAR, _EXACT = 0.02, 0.01
 """What is behind by less than the former may win yet, unless its distance is known to within the latter."""
 

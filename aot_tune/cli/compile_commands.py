@@ -11,18 +11,6 @@ from typing import Any
 from aot_tune.cli.explain_command import json_text
 from aot_tune.plan.compile_settings import CompileSettings
 
-__all__ = [
-    "add_build_options",
-    "add_compile",
-    "add_project",
-    "add_repeated",
-    "add_source_options",
-    "add_template_roots",
-    "add_try",
-    "build_options",
-    "source_options",
-]
-
 _SOURCE_OPTIONS = {
     "include-directory": ("DIR", "folder of headers, as INCLUDE_DIRECTORIES of aot_tune_add_library"),
     "compile-definition": ("NAME[=VALUE]", "macro, as COMPILE_DEFINITIONS"),

@@ -24,8 +24,6 @@ from aot_tune.support.errors import AotTuneError, BuildError
 from aot_tune.support.interrupts import end_with_the_build
 from aot_tune.support.storage import cache_location
 
-__all__ = ["add_dev"]
-
 _PAUSE, _SHARE = 0.25, 20
 """Seconds between two looks at the files, and at least so many times what a look takes."""
 _SETTLES = 0.1

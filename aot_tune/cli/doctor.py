@@ -29,17 +29,6 @@ from aot_tune.support.kernel_features import features
 from aot_tune.support.limits import memory_text, usable_cores
 from aot_tune.support.storage import CacheLocation, cache_location, check_folder
 
-__all__ = [
-    "Examination",
-    "OptionsFound",
-    "cache_lines",
-    "examination_lines",
-    "examine",
-    "examine_cache",
-    "find_options",
-    "option_lines",
-]
-
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
 _VERSION = re.compile(r"^#define CUTLASS_(MAJOR|MINOR|PATCH) (\d+)", re.MULTILINE)

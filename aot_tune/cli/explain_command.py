@@ -15,9 +15,6 @@ from aot_tune.report.report_text import format_resources
 from aot_tune.support.errors import BuildError, OptionError, did_you_mean
 from aot_tune.support.installed_paths import BUNDLED_MODULE
 
-__all__ = ["OWN_LIBRARY", "Explanation", "add_explain", "json_text"]
-
-
 _TOLD = (
     *("operator", "device", "threads", "processors", "table", "tuned", "regime", "nearest", "override"),
     *("variant", "kernel", "target", "object", "workspace", "note", "why", "team"),

@@ -15,8 +15,6 @@ import jinja2
 
 from aot_tune.support.errors import BuildError, OptionError
 
-__all__ = ["add_init", "project_files"]
-
 _TEMPLATES = Path(__file__).parent / "project"
 _PLACES = {
     "README.md": "README.md",

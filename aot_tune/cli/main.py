@@ -37,8 +37,6 @@ from aot_tune.support.errors import AotTuneError, OptionError
 from aot_tune.support.installed_paths import cmake_dir, include_dir
 from aot_tune.support.wall_clock import note_configured, note_linked, take_folder
 
-__all__ = ["command_line", "main"]
-
 _INTERNAL = ("configure", "build", "check-library", "tune-planned")
 
 

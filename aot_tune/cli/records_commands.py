@@ -68,8 +68,6 @@ from aot_tune.support.errors import (
 )
 from aot_tune.triton.ask_declarations import read_functions, with_declarations
 
-__all__ = ["add_records"]
-
 _DRIVER = """\
 set git up once for each clone, in the folder of the repository:
   git config merge.aot-tune.driver "aot-tune records merge-driver %O %A %B --path %P"

@@ -18,8 +18,6 @@ from aot_tune.report.report_text import format_report, in_reading_order
 from aot_tune.support.errors import BuildError, OptionError, did_you_mean
 from aot_tune.support.installed_paths import BUNDLED_MODULE, installed_report
 
-__all__ = ["add_report"]
-
 _ALL = 1_000_000
 _FEW = 5
 """How many failures of an operator are listed by default."""

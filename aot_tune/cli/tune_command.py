@@ -26,8 +26,6 @@ from aot_tune.support.progress import Progress
 from aot_tune.support.run_program import python_module
 from aot_tune.support.storage import scratch_folder
 
-__all__ = ["add_planned", "add_tune", "print_records"]
-
 _GRACE, _TO_END = 2.0, 20.0
 """Seconds that the measuring process has to end: first by itself, then after it was asked to."""
 _Library = tuple[Path, Plan, Paths]

@@ -26,8 +26,6 @@ from aot_tune.workloads.workload_lines import (
     known_problems,
 )
 
-__all__ = ["add_workload"]
-
 _ROOTS = "template root with the operators that the files name"
 _EXAMPLE = """\
 each line of a file is a problem and how much it counts; a trace also says how it was called:

@@ -22,17 +22,6 @@ from aot_tune.support.errors import OptionError, ToolchainError
 from aot_tune.support.limits import free_memory, usable_cores
 from aot_tune.support.run_program import kill_running
 
-__all__ = [
-    "Batch",
-    "CompileProgress",
-    "Jobs",
-    "Room",
-    "Task",
-    "compile_all",
-    "compile_batches",
-    "parallel_compiles",
-]
-
 Task = Callable[[], None]
 _VARIABLES = ("AOT_TUNE_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL", "MAX_JOBS")
 

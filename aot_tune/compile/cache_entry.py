@@ -17,21 +17,6 @@ from aot_tune.compile.toolchain import Object
 from aot_tune.support.digests import canonical
 from aot_tune.support.storage import CorruptError, check_trust, read_own, remove_tree, seal, unseal, write_file
 
-__all__ = [
-    "KEY",
-    "OBJECT",
-    "RECORD",
-    "SCHEMA",
-    "Contents",
-    "check_entry",
-    "copy_entry",
-    "file_digest",
-    "key_text",
-    "read_checked",
-    "read_entry",
-    "write_entry",
-]
-
 SCHEMA = 3
 OBJECT, RECORD, KEY = "object.o", "object.json", "key.json"
 

@@ -51,8 +51,6 @@ from aot_tune.support.kernel_features import has_tiles
 from aot_tune.support.run_program import Finished, key_environment, run
 from aot_tune.support.storage import scratch_folder
 
-__all__ = ["TOOLCHAIN", "CxxToolchain"]
-
 FLAGS = (
     "-std=c++17",
     "-O3",

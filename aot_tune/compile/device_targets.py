@@ -8,21 +8,6 @@ from aot_tune.spec import Target
 from aot_tune.spec.targets import TILES_LEVEL
 from aot_tune.support.errors import ToolchainError
 
-__all__ = [
-    "BASELINE",
-    "CPU_TARGETS",
-    "CUDA_TARGETS",
-    "EIGHT_BIT_BASELINE",
-    "OTHER_CPUS",
-    "best_targets",
-    "check_known",
-    "code_flags",
-    "cpu_flags",
-    "cpu_level",
-    "fits",
-    "host_flags",
-]
-
 _LEVELS = (
     (2, "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"),
     (3, "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["CUDA_SOURCE_NAME", "SOURCES", "SOURCE_NAME", "first_error", "is_lasting"]
-
 SOURCE_NAME, CUDA_SOURCE_NAME = SOURCES = ("candidate.cpp", "candidate.cu")
 """Every source is compiled under one of these names, so that objects do not depend on the place."""
 

@@ -16,8 +16,6 @@ from typing import NamedTuple
 from aot_tune.compile.programs import QUERY_SECONDS, Compiler
 from aot_tune.support.run_program import run
 
-__all__ = ["Sought", "opened_files", "search_folders", "seen_in_file", "sought"]
-
 _TESTS = frozenset((b"__has_include", b"__has_include_next"))
 _DIRECTIVE = re.compile(rb"^[ \t]*#[ \t]*(if|elif|define)\b(.*)$", re.MULTILINE)
 _COMMENT = re.compile(rb"//.*|/\*.*?\*/")

@@ -53,8 +53,6 @@ from aot_tune.support.cuda_tools import SYSTEM_CUDA, kernel_resources
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.run_program import Finished, key_environment, run
 
-__all__ = ["TOOLCHAIN", "NvccToolchain"]
-
 _HOST = ("-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-frandom-seed=candidate")
 _RULE = ("-MD", "-MF", "candidate.d")
 FLAGS = (

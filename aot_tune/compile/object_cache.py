@@ -52,8 +52,6 @@ from aot_tune.support.storage import (
     sweep_temporaries,
 )
 
-__all__ = ["LIMIT_BYTES", "CacheCounters", "ObjectCache", "prune"]
-
 LIMIT_BYTES = 1 << 30
 _log = logging.getLogger("aot_tune.compile")
 _EVERY_SECONDS = 60.0

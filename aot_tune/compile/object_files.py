@@ -22,21 +22,6 @@ from aot_tune.spec.targets import TILES_LEVEL
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.run_program import Finished, run
 
-__all__ = [
-    "FUNCTIONS",
-    "KERNEL_IMAGE",
-    "binutils",
-    "device_digest",
-    "failure_of",
-    "instructions_above",
-    "is_object",
-    "localize",
-    "object_bytes",
-    "public_functions",
-    "symbols_of",
-    "why_unlinkable",
-]
-
 _DEVICE_CODE = ".nv_fatbin"
 """The section of an object that holds what an NVIDIA GPU runs."""
 KERNEL_IMAGE = ".rodata.aot_tune_kernel_image"

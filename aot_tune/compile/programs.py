@@ -21,28 +21,6 @@ from aot_tune.spec import CompileOptions
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.run_program import OUTPUT, run
 
-__all__ = [
-    "LINK_FLAGS",
-    "Compiler",
-    "ask",
-    "baseline_flags",
-    "cut",
-    "files_of_assembler",
-    "library_file",
-    "link",
-    "link_words",
-    "named_command",
-    "option_files",
-    "option_flags",
-    "option_key",
-    "program_digest",
-    "program_of",
-    "program_state",
-    "real_include",
-    "real_places",
-    "rule_files",
-]
-
 QUERY_SECONDS = 60.0
 CXX_ADDRESS_SPACE = 4 << 30
 """Bytes of address space that a C++ compiler may use."""

@@ -19,22 +19,6 @@ from aot_tune.spec import CompileOptions, Target
 from aot_tune.support.errors import ToolchainError, did_you_mean
 from aot_tune.support.run_program import compiler_environment
 
-__all__ = [
-    "MEMORY_PER_COMPILE",
-    "NO_OPTIONS",
-    "CompileStatus",
-    "CompilersElsewhere",
-    "Object",
-    "Toolchain",
-    "families_of",
-    "generic_targets",
-    "measured_code",
-    "native_targets",
-    "target_by_name",
-    "toolchain_for",
-    "toolchains",
-]
-
 CompileStatus = Literal["ok", "compile-failed", "timeout"]
 NO_OPTIONS = CompileOptions()
 _OF_CODE = ("registers", "spill_bytes", "shared", "dynamic_shared", "stack")

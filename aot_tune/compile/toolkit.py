@@ -20,8 +20,6 @@ from aot_tune.support.cuda_tools import NVCC_WHEELS, SYSTEM_CUDA
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.run_program import compiler_environment
 
-__all__ = ["FoundNvcc", "Toolkit", "find_compute_sanitizer", "find_cutlass", "find_nvcc", "open_toolkit"]
-
 _TOLD = re.compile(r"^#\$ (\w+)=(.*)$", re.MULTILINE)
 _RELEASE = re.compile(r"\bV(\d+\.\d+\.\d+)")
 _INSTALL = (

@@ -49,21 +49,6 @@ from aot_tune.triton.compile_pool import CompilerDiedError, CompilerSetup, Timed
 from aot_tune.triton.installed import find_triton
 from aot_tune.triton.triton_messages import CompileRequest, Image
 
-__all__ = [
-    "FUNCTIONS",
-    "HEADER",
-    "HIP_TARGETS",
-    "IMAGE",
-    "KERNEL_IMAGE",
-    "LAUNCHER",
-    "TOOLCHAIN",
-    "TritonToolchain",
-    "compile_launcher",
-    "functions_of",
-    "host_flags",
-    "kernel_header",
-]
-
 LAUNCHER = RUNTIME / "triton"
 """The folder of the headers that launchers include, and of the functions that they call."""
 FUNCTIONS = {"cuda": LAUNCHER / "cuda.cpp", "hip": LAUNCHER / "hip.cpp"}

@@ -8,8 +8,6 @@ from aot_tune.compile.toolchain import Object, target_by_name
 from aot_tune.render import Candidate, Rendered, combination
 from aot_tune.spec import Expr, Target
 
-__all__ = ["Variant"]
-
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """A candidate with its source and, once it is compiled, its object.

@@ -14,8 +14,6 @@ import msgspec
 from aot_tune.compile.toolchain import NO_OPTIONS, Object, Toolchain, toolchain_for
 from aot_tune.spec import CompileOptions, Target
 
-__all__ = ["TOOLCHAIN", "VENDORS", "VendorCalls"]
-
 VENDORS = "cublaslt", "cudnn"
 """Libraries that kernels may call, by their backends."""
 

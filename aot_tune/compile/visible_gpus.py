@@ -15,17 +15,6 @@ import msgspec
 
 from aot_tune.support.errors import ToolchainError
 
-__all__ = [
-    "CudaDevice",
-    "DeviceQuery",
-    "check_driver",
-    "check_ready",
-    "check_torch",
-    "check_usable",
-    "installed_torch",
-    "visible_devices",
-]
-
 ANSWER_SECONDS = 20.0
 _TORCH = re.compile(r"^(__version__|cuda)\b[^=\n]*= *'([^']+)'", re.MULTILINE)
 _MODES = {0: "default", 1: "exclusive", 2: "prohibited", 3: "exclusive"}

@@ -20,20 +20,6 @@ from aot_tune.spec.calls import is_taken
 from aot_tune.spec.survey_shapes import Kind, kind_of, survey_shapes
 from aot_tune.support.errors import RenderError, SpecError, ToolchainError, did_you_mean
 
-__all__ = [
-    "Finding",
-    "Render",
-    "check_coverage",
-    "check_record",
-    "check_sanitized",
-    "check_settled",
-    "gone",
-    "in_space",
-    "other_sources",
-    "tuned_kernels",
-    "without_problems",
-]
-
 Render = Callable[[Operator, Candidate], str]
 """Gives the digest of a candidate's rendered source. Raises SpecError if it cannot be told."""
 

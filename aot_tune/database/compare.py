@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from aot_tune.bench.protocol.measurement_records import Measurement, is_baseline
 from aot_tune.database.records import OperatorDatabase
 
-__all__ = ["ChangedProblem", "Fastest", "RecordChange", "changes", "fastest"]
-
 
 @dataclass(frozen=True)
 class Fastest:

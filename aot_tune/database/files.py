@@ -10,19 +10,6 @@ from aot_tune.database.records import OperatorDatabase
 from aot_tune.support.errors import DatabaseError, Mistakes
 from aot_tune.support.storage import replace_file, sweep_temporaries
 
-__all__ = [
-    "RecordTree",
-    "database_path",
-    "load_database",
-    "load_databases",
-    "load_tree",
-    "save_database",
-    "save_text",
-    "save_tree",
-    "without_digests",
-]
-
-
 _TEMPORARY = ".aot_tune~"  # git ignores it
 
 

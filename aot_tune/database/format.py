@@ -55,22 +55,6 @@ from aot_tune.spec import Problem
 from aot_tune.support.digests import canonical_digest, shared_fields
 from aot_tune.support.errors import DatabaseError
 
-__all__ = [
-    "END",
-    "Group",
-    "Head",
-    "candidate_line",
-    "database_of_store",
-    "decode",
-    "encode",
-    "encode_group",
-    "group_name",
-    "is_store",
-    "measurement_line",
-    "measurement_of",
-    "read_groups",
-]
-
 STORE = "aot_tune store"
 _GROUP_END = b'{"end":{}}'
 END = b"\n" + _GROUP_END + b"\n"

@@ -22,8 +22,6 @@ from aot_tune.spec.tensors import DEFAULT_TOLERANCE
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.installed_paths import is_installed
 
-__all__ = ["operator_digest", "own_sources", "used_elsewhere"]
-
 _PLAIN = (bool, int, float, complex, str, bytes, range, type(None), type(...))
 
 

@@ -16,18 +16,6 @@ from aot_tune.database.records import OperatorDatabase
 from aot_tune.spec import Config, Kernel, Operator, Problem
 from aot_tune.support.digests import canonical_digest
 
-__all__ = [
-    "deciding",
-    "is_of",
-    "match_measurements",
-    "missing_problems",
-    "nearest_databases",
-    "recorded_rows",
-    "told_ties",
-    "winners_elsewhere",
-]
-
-
 _CACHE = re.compile(r"L\d+d?=(\d+)([KMG])")
 _KIB = {"K": 1, "M": 1 << 10, "G": 1 << 20}
 _NUMBERS = {2: "two", 3: "three"}

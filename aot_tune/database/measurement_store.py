@@ -57,8 +57,6 @@ from aot_tune.support.storage import (
     write_file,
 )
 
-__all__ = ["Begun", "MeasurementStore", "OperatorStore", "begin", "compact_store", "forget"]
-
 _ROOM, _ENDING = "measurements", ".jsonl"
 _LOCK_SECONDS = 60.0
 _APPENDING = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW

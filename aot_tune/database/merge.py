@@ -18,8 +18,6 @@ from aot_tune.spec import Problem
 from aot_tune.support.digests import canonical
 from aot_tune.support.errors import DatabaseError
 
-__all__ = ["difference", "join", "join_from", "measured_before", "other_toolchains", "update", "without"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 _SHOWN = 5

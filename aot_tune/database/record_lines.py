@@ -14,31 +14,6 @@ from aot_tune.spec import ConfigValue, Problem
 from aot_tune.support.digests import canonical, canonical_digest
 from aot_tune.support.errors import DatabaseError
 
-__all__ = [
-    "COUNTED",
-    "FORMAT",
-    "OLDEST_KNOWN",
-    "READ",
-    "RESTORE",
-    "SCHEMA",
-    "STORE_SCHEMA",
-    "CandidateLine",
-    "EndLine",
-    "HeaderLine",
-    "MeasurementLine",
-    "PolicyLine",
-    "ProblemLine",
-    "RecordDigests",
-    "RecordLine",
-    "SurveyLine",
-    "TimesLine",
-    "decode_line",
-    "encode_line",
-    "schema_of",
-    "shapes_of",
-    "survey_lines",
-]
-
 SCHEMA = 6
 STORE_SCHEMA = 7
 """That of a machine's own store. It rises with what verification looks at, too: older verdicts are not trusted."""

@@ -15,14 +15,6 @@ from aot_tune.render import Candidate
 from aot_tune.spec import Problem
 from aot_tune.support.errors import DatabaseError
 
-__all__ = [
-    "CandidateRecord",
-    "OperatorDatabase",
-    "SurveyedShape",
-    "canonical_database",
-    "out_of_race",
-]
-
 V = TypeVar("V")
 
 

@@ -12,8 +12,6 @@ from typing import Any
 from aot_tune.expr.formulas import BOOLEAN, FLOAT, Instruction, Program, expanded
 from aot_tune.expr.nodes import OPERATORS
 
-__all__ = ["LARGEST_INTEGER", "divided", "evaluate_program"]
-
 LARGEST_INTEGER = 2147483520.0
 """The largest float of 32 bits that is also an integer of 32 bits."""
 

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from aot_tune.expr.array_values import divided
 from aot_tune.expr.integer_expressions import FUNCTIONS, Expr, Facts, python_function
 
-__all__ = ["Calls"]
-
 
 def _power_above(value: Any) -> Any:
     above = np.ones_like(np.asarray(value, dtype=np.int64))

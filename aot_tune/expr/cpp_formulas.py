@@ -11,8 +11,6 @@ from typing import Protocol
 from aot_tune.expr.array_values import LARGEST_INTEGER
 from aot_tune.expr.formulas import BOOLEAN, FLOAT, INTEGER, Instruction, Program, expanded
 
-__all__ = ["ArgumentTexts", "Dialect", "Elements", "cpp_statements"]
-
 _TEXTS = {
     "and": "{a} && {b}",
     "or": "{a} || {b}",

@@ -16,24 +16,6 @@ from aot_tune.expr.integer_expressions import Expr
 from aot_tune.expr.nodes import OPERATORS, ExprNode
 from aot_tune.support.errors import SpecError
 
-__all__ = [
-    "BOOLEAN",
-    "FLOAT",
-    "INTEGER",
-    "NAMES",
-    "OPS",
-    "Builder",
-    "Formula",
-    "FormulaLike",
-    "FormulaValue",
-    "Instruction",
-    "Program",
-    "as_formula",
-    "expanded",
-    "pruned",
-    "shown",
-]
-
 FormulaValue = str | int | float | bool | None
 FormulaLike = Union["Formula", Expr, int, float, bool]
 

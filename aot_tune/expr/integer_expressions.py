@@ -15,39 +15,6 @@ from typing import Any, NoReturn, Union
 from aot_tune.expr.nodes import OPERATORS, ExprNode, printed
 from aot_tune.support.errors import SpecError, did_you_mean
 
-__all__ = [
-    "EXTENT",
-    "FUNCTIONS",
-    "Expr",
-    "ExprLike",
-    "Facts",
-    "Function",
-    "Power",
-    "Ratio",
-    "Root",
-    "alignment",
-    "all_of",
-    "as_expr",
-    "attribute",
-    "ceildiv",
-    "checked_cpp",
-    "deciding",
-    "device",
-    "dim",
-    "dims",
-    "dtype_index",
-    "is_plain",
-    "maximum",
-    "minimum",
-    "next_power_of_2",
-    "parameter",
-    "present",
-    "python_function",
-    "stride",
-    "target",
-    "where",
-]
-
 Facts = Mapping[str, int]
 """What is known of a call, a config or a target: name of a fact to its value. Booleans are 0 and 1."""
 

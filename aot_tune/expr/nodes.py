@@ -6,8 +6,6 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-__all__ = ["OPERATORS", "ExprNode", "printed"]
-
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
     "-": operator.sub,

@@ -9,8 +9,6 @@ from typing import Any
 from aot_tune.expr.integer_expressions import Expr, as_expr, deciding, where
 from aot_tune.support.errors import SpecError
 
-__all__ = ["trace"]
-
 _MOST = 64
 
 

@@ -9,8 +9,6 @@ from typing import NamedTuple
 from aot_tune.expr.array_values import LARGEST_INTEGER
 from aot_tune.expr.formulas import BOOLEAN, FLOAT, INTEGER, Instruction, Program
 
-__all__ = ["NATIVE", "Operand", "triton_statements"]
-
 NATIVE = ("exp", "log", "sqrt", "erf", "abs", "floor")
 """Functions of formulas that Triton has."""
 

@@ -20,8 +20,6 @@ from aot_tune.signatures.call_checks import CallChecks
 from aot_tune.signatures.operator_signature import OperatorSignature, ScalarSignature, TensorSignature, read_signatures
 from aot_tune.support.errors import AotTuneError
 
-__all__ = ["JaxError", "JaxOperators", "register"]
-
 _DTYPES_OF_JAX = {
     name: jnp.dtype(kind)
     for name, kind in {

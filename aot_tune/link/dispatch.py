@@ -31,8 +31,6 @@ from aot_tune.spec.regimes import OTHER, regimes_of
 from aot_tune.spec.targets import TILES_LEVEL
 from aot_tune.spec.tensors import OffBy
 
-__all__ = ["render_dispatch"]
-
 Fact = Callable[[str], str]
 
 _NONE = Tree((0, 0, 0), (0, 0, 0), (0,) * 8)

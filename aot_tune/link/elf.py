@@ -13,8 +13,6 @@ from elftools.elf.elffile import ELFFile
 
 from aot_tune.support.errors import ManifestError
 
-__all__ = ["Member", "SharedLibrary", "own_folders_first", "read_archive", "write_archive"]
-
 # How many bytes before and after a relocation's place linking may change, if not (0, 4). By machine and type.
 _PATCHED: dict[str, dict[int, tuple[int, int]]] = {
     "EM_X86_64": {

@@ -38,8 +38,6 @@ from aot_tune.spec.tensors import MAX_RANK
 from aot_tune.support.errors import ManifestError, did_you_mean
 from aot_tune.support.storage import write_changed
 
-__all__ = ["Generated", "check_guard", "check_library", "generate", "public_functions"]
-
 _MOST_COMBINATIONS = 1 << 14
 
 # The most arguments of an operator, and the most operators of a library (the binding's constants of these names).

@@ -28,17 +28,6 @@ from aot_tune.spec import Operator, Scalar, Tensor
 from aot_tune.spec.calls import bound_dims, dims_beside_inputs, folds, outputs_to_pass
 from aot_tune.spec.dtypes import DType, dtype
 
-__all__ = [
-    "ABI_VERSION",
-    "SIGNATURES_SCHEMA",
-    "python_signature",
-    "render_header",
-    "render_module",
-    "render_stub",
-    "render_tables",
-    "render_xla_handlers",
-]
-
 _PYTHON = {"inf": "1e999", "-inf": "-1e999", "nan": "1e999 - 1e999"}
 _CPP = {"inf": "__builtin_inf()", "-inf": "-__builtin_inf()", "nan": '__builtin_nan("")'}
 _CPP |= {str(-(2**63)): "-9223372036854775807 - 1"}

@@ -12,19 +12,6 @@ from aot_tune.select import NEAREST, Rule, Terms, TimeModel
 from aot_tune.spec import Expr, Operator, Problem
 from aot_tune.spec.regimes import OTHER
 
-__all__ = [
-    "FAMILIES",
-    "SHARED_FUNCTIONS",
-    "ExpectedTime",
-    "FamilyFacts",
-    "LibrarySpec",
-    "OperatorTable",
-    "RegimeCalls",
-    "TargetTable",
-    "family_facts",
-    "family_of",
-]
-
 SHARED_FUNCTIONS = ("last_error", "manifest", "preload", "set_num_threads", "get_num_threads")
 """What every library exports beside the functions of its operators."""
 

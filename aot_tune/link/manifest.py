@@ -21,19 +21,6 @@ from aot_tune.support.errors import BuildError, ManifestError
 from aot_tune.support.run_program import run
 from aot_tune.support.storage import scratch_folder
 
-__all__ = [
-    "SCHEMA",
-    "Document",
-    "ManifestVariant",
-    "check_against_manifest",
-    "check_flags",
-    "check_import",
-    "check_module",
-    "other_device_code",
-    "read_manifest",
-    "render_manifest",
-]
-
 SCHEMA = 1
 """The version of the manifest's form. It changes when a field changes its meaning."""
 _SOURCE_PATH = re.compile(

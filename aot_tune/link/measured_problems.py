@@ -12,8 +12,6 @@ from aot_tune.link.signature import braced
 from aot_tune.select import form_of
 from aot_tune.spec import Operator, Problem
 
-__all__ = ["TunedFacts", "alone_rows", "measured_fields", "place_of", "render_rows", "tuned_facts"]
-
 TunedFacts = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Dims, classes of strides (-1 for an absent tensor), choices of attributes and of dtypes."""
 _ODD = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio

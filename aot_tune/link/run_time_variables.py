@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["RUN_TIME_VARIABLES", "RunTimeVariable", "variables_table"]
-
 
 @dataclass(frozen=True)
 class RunTimeVariable:

@@ -9,17 +9,6 @@ from aot_tune.link.library_records import FAMILIES, LibrarySpec, family_facts
 from aot_tune.render.environment import text_templates
 from aot_tune.spec import Operator, Tensor
 
-__all__ = [
-    "braced",
-    "c_string",
-    "choices_text",
-    "dtype_text",
-    "handler_names",
-    "render_template",
-    "shape_text",
-    "xla_families",
-]
-
 _TEMPLATES = text_templates(Path(__file__).parent / "cpp")
 
 

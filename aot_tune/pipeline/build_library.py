@@ -39,8 +39,6 @@ from aot_tune.support.progress import Progress
 from aot_tune.support.storage import write_changed
 from aot_tune.support.wall_clock import note_tuned, planned_just_now, spent_before
 
-__all__ = ["build", "shown_again"]
-
 _STILL = 0.25
 """At the end of the tuning, at least this share of the time for the link is left."""
 _NOT_OWN = ("/usr", "/opt", "/lib", "/lib64", "/nix", "/proc", "/sys", "/dev")

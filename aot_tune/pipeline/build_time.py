@@ -21,8 +21,6 @@ from aot_tune.spec import Operator, Problem
 from aot_tune.support.limits import usable_cores
 from aot_tune.support.progress import Progress
 
-__all__ = ["BuildTime", "CompilerLoad", "TuningTurn", "children_seconds", "expected_seconds", "idle_seconds", "task_of"]
-
 _TELLING = 0.25
 """A batch of compiles counts only from this many CPU seconds on."""
 

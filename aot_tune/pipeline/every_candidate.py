@@ -39,8 +39,6 @@ from aot_tune.support.run_program import python_module, run
 from aot_tune.support.storage import scratch_folder
 from aot_tune.triton.ask_declarations import ADDRESS_SPACE, child_environment
 
-__all__ = ["compile_every_candidate", "compile_operators", "tell_failures"]
-
 _SECONDS = 120.0
 """Seconds for one kernel, a few of which are imports."""
 

@@ -27,8 +27,6 @@ from aot_tune.select import Costs, Guards, Selection
 from aot_tune.spec import Expr, Facts, Operator, Problem, Target
 from aot_tune.spec.kernel import worthwhile_of
 
-__all__ = ["Chosen", "Evidence", "Proposal", "guards_of", "share_among_targets", "worth_of"]
-
 
 @dataclass(frozen=True)
 class Proposal:

@@ -9,8 +9,6 @@ from aot_tune.bench.host.bench import Bench
 from aot_tune.pipeline.cluster.ray_executor import RayExecutor, RemoteBench, ray_executor
 from aot_tune.plan.library_plan import Plan
 
-__all__ = ["MeasuringBench", "executor_of", "reach_cluster"]
-
 MeasuringBench = Bench | RemoteBench
 """A bench, here or on another machine."""
 

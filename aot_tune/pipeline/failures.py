@@ -21,8 +21,6 @@ from aot_tune.support.errors import (
     WorkerError,
 )
 
-__all__ = ["Failures", "again", "crash_hint"]
-
 _OF_THE_MACHINE = (CacheError, OptionError, ToolchainError, WorkerError)
 """Errors that would fail every operator alike. They end the build at once."""
 _MOST = 5

@@ -15,20 +15,6 @@ from aot_tune.bench.times import median_error, without_drift
 from aot_tune.select import Costs
 from aot_tune.spec import Problem
 
-__all__ = [
-    "Measurements",
-    "Row",
-    "SurveyedTimes",
-    "adding",
-    "choice_costs_of",
-    "costs_of",
-    "fails",
-    "mean_logs",
-    "processors_of",
-    "tie_band",
-    "times_of",
-]
-
 _LEFT_OUT = 1.03
 """A candidate that a race left out counts as slower than the race's best by at least this factor. It exceeds the regret
 at which a variant may replace others. The candidate has only a short screen, in which power limits show less than in a

@@ -12,8 +12,6 @@ from aot_tune.spec import Operator
 from aot_tune.spec.load_operators import load_operators
 from aot_tune.triton.ask_declarations import with_declarations
 
-__all__ = ["baseline_versions", "stated_operators"]
-
 
 def stated_operators(plan: Plan, roots: Sequence[Path]) -> dict[str, Operator]:
     """The plan's operators by name, with their stated workload and the declarations of their functions."""

@@ -19,18 +19,6 @@ from aot_tune.pipeline.evidence import Evidence
 from aot_tune.render import Candidate, assumes_less
 from aot_tune.spec import Operator, Problem
 
-__all__ = [
-    "NEAR_IN_A_RECORD",
-    "Resemblances",
-    "awaited",
-    "competes",
-    "follows_another",
-    "may_come",
-    "rank_of",
-    "to_compile",
-    "waiting",
-]
-
 _Groups = dict[tuple[object, ...], list[Variant]]
 
 _AMONG_THE_BEST = 1.04

@@ -45,8 +45,6 @@ from aot_tune.support.processes import busy_now
 from aot_tune.support.progress import Progress
 from aot_tune.support.storage import cache_location
 
-__all__ = ["Session", "session_of"]
-
 
 class Session:
     """A build's working state. Close it to prune and release the caches.

@@ -26,8 +26,6 @@ from aot_tune.spec.workload import problem_named
 from aot_tune.support.errors import BuildError, OptionError, ToolchainError, did_you_mean
 from aot_tune.support.progress import Progress
 
-__all__ = ["Tried", "try_candidate"]
-
 
 class TriedProblem(msgspec.Struct, frozen=True, kw_only=True):
     """How a candidate did on a problem or check. `error` is in shares of the tolerance, `ns` has baselines too."""

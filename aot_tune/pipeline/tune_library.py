@@ -31,8 +31,6 @@ from aot_tune.support.installed_paths import PACKAGE, project_files
 from aot_tune.support.limits import usable_cores
 from aot_tune.support.progress import Progress
 
-__all__ = ["TuneOrder", "begun_or_resumed", "opened_session", "tune_library", "tune_records"]
-
 
 class TuneOrder(msgspec.Struct, frozen=True, kw_only=True):
     """What to tune of a planned library: its `operators`, all if empty. Their records go to `out`.

@@ -12,8 +12,6 @@ from aot_tune.pipeline.session import Session
 from aot_tune.render import resolved
 from aot_tune.spec import Kernel, Operator, Problem, Target
 
-__all__ = ["is_named", "kernels_for", "left_to_others", "out_of_proportion", "tunes"]
-
 _A_FLOP, _A_BYTE, _THREADS = 1e-9, 1.4e-7, 2
 """Seconds for a FLOP and for a byte of a problem on two threads: reference in float64, checks, screens and races.
 

@@ -15,8 +15,6 @@ from aot_tune.spec.targets import check_option
 from aot_tune.support.errors import BuildError, Mistakes, SpecError, ToolchainError
 from aot_tune.support.installed_paths import PACKAGE
 
-__all__ = ["PLAIN", "CompileSettings", "check_settings", "linked_libraries", "of_target"]
-
 _LANGUAGE = re.compile(r"\$<\$<COMPILE_LANGUAGE:(?P<languages>[A-Z,]+)>:(?P<option>.+)>\Z", re.DOTALL)
 _LANGUAGES = {"cxx": "CXX", "nvcc": "CUDA"}
 

@@ -16,8 +16,6 @@ from aot_tune.plan.requirements import define_text, table_of
 from aot_tune.support.errors import BuildError, ToolchainError
 from aot_tune.support.installed_paths import cmake_dir
 
-__all__ = ["build_command", "configure_project", "install_project", "source_folder"]
-
 _LISTS, _CACHE = "CMakeLists.txt", "CMakeCache.txt"
 _MOST_LINES = 60
 """How many lines of CMake's output are shown if it fails."""

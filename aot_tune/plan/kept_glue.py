@@ -26,8 +26,6 @@ from aot_tune.support.storage import (
     write_changed,
 )
 
-__all__ = ["GLUE", "fetch_glue", "keep_glue"]
-
 GLUE = ("runtime", "launchers", "binding", "xla")
 """The static libraries. CMake names their targets and files by this."""
 _KEPT, _MOST = "glue", 40

@@ -63,8 +63,6 @@ from aot_tune.support.storage import (
 )
 from aot_tune.triton.ask_declarations import Inspections, read_functions, with_declarations
 
-__all__ = ["Paths", "Plan", "Request", "cache_of", "input_files", "make_plan", "read_plan", "write_plan"]
-
 _UNMEASURED = ("generic", "compile")
 """Modes that choose nothing by measurements, neither new nor recorded."""
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}\Z")

@@ -11,17 +11,6 @@ from typing import Any
 
 from aot_tune.support.errors import OptionError, did_you_mean
 
-__all__ = [
-    "OPTIONS",
-    "TOLERANT",
-    "Option",
-    "Options",
-    "effort_limit",
-    "markdown_table",
-    "misspelt",
-    "resolve",
-]
-
 TOLERANT = "replay-or-generic"
 """The replay mode that tolerates missing records and records that no longer hold."""
 

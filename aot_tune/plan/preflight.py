@@ -22,27 +22,6 @@ from aot_tune.spec.kernel import guard_sets, may_serve
 from aot_tune.support.errors import BuildError, Mistakes, OptionError, ToolchainError, did_you_mean, tell_all
 from aot_tune.support.limits import size_text
 
-__all__ = [
-    "Machines",
-    "ThisMachine",
-    "caution_of",
-    "caution_of_temporaries",
-    "check_answers",
-    "check_backends",
-    "check_devices",
-    "check_epoch",
-    "check_filter",
-    "check_kernels",
-    "check_measuring",
-    "check_memory",
-    "device_families",
-    "devices",
-    "idle_kernels",
-    "machine_of",
-    "unchecked",
-    "with_compiler",
-]
-
 _GPU_HOST = "x86_64"
 """The machine that benches run on, and that code for GPUs is launched from."""
 

@@ -20,8 +20,6 @@ from typing import Any, NamedTuple
 
 from aot_tune.support.cuda_tools import NVCC_WHEELS, SYSTEM_CUDA
 
-__all__ = ["build_requirements", "chosen", "define_text", "table_of", "uses_cutlass", "visible_gpus"]
-
 _INCLUDE = re.compile(rb"^[ \t]*#[ \t]*include[ \t]*[<\"](?:cutlass|cute)/", re.MULTILINE)
 _SOURCES = (".j2", ".cu", ".cuh", ".h", ".hpp", ".inl")
 _CALL = re.compile(r"\baot_tune_add_library\s*\(([^()]*(?:\([^()]*\)[^()]*)*)\)", re.IGNORECASE)

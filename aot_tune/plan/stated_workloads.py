@@ -27,8 +27,6 @@ from aot_tune.spec.workload import (
 from aot_tune.support.errors import Mistakes, OptionError, SpecError
 from aot_tune.workloads.workload_lines import CountedProblem, decode_workload, known_problems, stranger
 
-__all__ = ["ReadWorkload", "WorkloadFile", "WorkloadPlan", "is_served", "read_workload"]
-
 _FORMAT = 'a line is {"operator": NAME, "dims": {...}} with the other fields of a problem; see docs/workload-files.md'
 _ELSEWHERE = "in a project of several libraries, name each library's file as WORKLOAD of its aot_tune_add_library"
 _OF_ANY = "if its operators are the same, `aot-tune workload merge` turns it into a workload for any library"

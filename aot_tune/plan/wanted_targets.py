@@ -14,17 +14,6 @@ from aot_tune.render.triton.binding import resolved
 from aot_tune.spec import Buffer, Kernel, Operator, Target
 from aot_tune.support.errors import BuildError, Mistakes, OptionError
 
-__all__ = [
-    "apart",
-    "best_here",
-    "check_instructions",
-    "eight_bit_baselines",
-    "generic_dtypes",
-    "in_order",
-    "is_run_by",
-    "targets_named",
-]
-
 _WHY = (
     f"GPUs convert f8e4m3 in instructions from sm_{EIGHT_BIT_BASELINE.level} on, and Triton has no code for older GPUs"
 )

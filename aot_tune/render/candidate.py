@@ -21,16 +21,6 @@ from aot_tune.spec.calls import is_of_combination
 from aot_tune.spec.kernel import requires_of, worthwhile_of
 from aot_tune.support.digests import canonical_digest
 
-__all__ = [
-    "Candidate",
-    "assumes_less",
-    "candidate_for",
-    "candidates_for",
-    "combination",
-    "generic_candidates",
-    "requirements",
-]
-
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Identity of what is rendered and compiled; `pins` are dims that are constants in it, `dtypes` its choices."""

@@ -22,8 +22,6 @@ from aot_tune.spec.names import check_template_path
 from aot_tune.support import limited_code
 from aot_tune.support.errors import RenderError, SpecError, did_you_mean
 
-__all__ = ["Environment", "Hooks", "SourceLine", "map_lines", "mark_lines", "text_templates"]
-
 SourceLine = tuple[str, int]
 """A template's path below its root, and a line counted from 1."""
 _BEGIN, _END = "\x02", "\x03"

@@ -29,8 +29,6 @@ from aot_tune.spec.triton_function import Buffer, DTypeOf
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import RenderError
 
-__all__ = ["CONSTANTS", "Rendered", "Renderer", "token_text"]
-
 CONSTANTS = "// aot_tune: constants of"
 """Begins the line behind which a source defines constants. The candidate's symbol follows."""
 

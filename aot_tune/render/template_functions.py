@@ -21,18 +21,6 @@ from aot_tune.spec.fragment_programs import program_of, step_program
 from aot_tune.spec.fragments import Epilogue, EpilogueStep
 from aot_tune.support.errors import RenderError, did_you_mean
 
-__all__ = [
-    "CPP",
-    "NARROW",
-    "SYMBOL",
-    "TENSOR",
-    "CudaFunctions",
-    "CxxFunctions",
-    "cpp_text",
-    "parameters",
-    "scalar_type",
-]
-
 CPP = Path(__file__).parent / "cpp"
 """The folder of C++ that is part of sources."""
 

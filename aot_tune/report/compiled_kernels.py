@@ -9,8 +9,6 @@ import msgspec
 
 from aot_tune.report.report_text import counted
 
-__all__ = ["CompiledKernel", "FailureKind", "Interpreted", "compiled_lines", "compiled_summary"]
-
 _WIDTH = 400
 """How many characters of an error are printed. Names of template instances can be pages long."""
 

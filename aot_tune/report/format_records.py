@@ -10,8 +10,6 @@ from aot_tune.database import OperatorDatabase
 from aot_tune.database.compare import Fastest, RecordChange, fastest
 from aot_tune.report.report_text import format_time
 
-__all__ = ["format_change", "format_record", "format_tree"]
-
 _WIDTH = 80
 _SHOWN = 5
 _NOISE = 0.01

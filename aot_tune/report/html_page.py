@@ -25,8 +25,6 @@ from aot_tune.report.report_records import (
 from aot_tune.report.report_text import DECIDES, format_resources, format_time, held_out_of, slower_rows
 from aot_tune.report.verdict import MACHINE_BUSY
 
-__all__ = ["html_page"]
-
 _FOLDER = Path(__file__).parent / "page"
 _STYLES = ("page.css", "tables.css", "charts.css")
 _SCRIPTS = ("svg.js", "tables.js", "races.js", "curves.js", "maps.js", "page.js")

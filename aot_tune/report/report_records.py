@@ -10,27 +10,6 @@ import msgspec
 
 from aot_tune.support.errors import BuildError
 
-__all__ = [
-    "NOT_TRIED",
-    "SCHEMA",
-    "CandidateRow",
-    "DeviceRow",
-    "DispatchMap",
-    "DroppedCandidate",
-    "MemoryPeak",
-    "OperatorReport",
-    "ProblemRow",
-    "RaceRunner",
-    "RegretCurve",
-    "Report",
-    "SpentOf",
-    "SurveyPoint",
-    "SurveyRow",
-    "TimeSpent",
-    "VariantRow",
-    "read_report",
-]
-
 SCHEMA = 2
 """The version of these records. It grows if a field changes its meaning or a reader needs a new one."""
 

@@ -14,28 +14,6 @@ from aot_tune.bench.protocol.measurement_records import GpuTiming, Policy
 from aot_tune.report.report_records import NOT_TRIED, OperatorReport, ProblemRow, RegimeRow, Report, VariantRow
 from aot_tune.support.limits import size_text
 
-__all__ = [
-    "DECIDES",
-    "columns",
-    "counted",
-    "curve_lines",
-    "format_report",
-    "format_resources",
-    "format_time",
-    "held_out_of",
-    "in_reading_order",
-    "on_others_text",
-    "percent_text",
-    "policy_lines",
-    "regime_table",
-    "remark_lines",
-    "slower_line",
-    "slower_rows",
-    "speedup_text",
-    "tried_text",
-    "use_text",
-]
-
 _WRAPPED = textwrap.TextWrapper(118, initial_indent=" " * 10, subsequent_indent=" " * 12)
 
 _SLOWER = 0.95

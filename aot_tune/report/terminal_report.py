@@ -27,8 +27,6 @@ from aot_tune.report.report_text import (
     use_text,
 )
 
-__all__ = ["show_report"]
-
 _NARROW, _ROOMY, _WIDE = 60, 100, 130
 """Widths in columns: below the first, tables become lists; from the second on, they have more columns."""
 _COSTS = 0.0005

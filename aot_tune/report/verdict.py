@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from aot_tune.report.report_records import NOT_TRIED, OperatorReport, Report
 from aot_tune.report.report_text import counted, slower_rows
 
-__all__ = ["MACHINE_BUSY", "names_text", "told_together", "verdict_lines"]
-
 MACHINE_BUSY = "the machine was busy"
 """The remark of a report on other programs begins so."""
 _NAMED = 3

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-__all__ = ["ON_CPU", "ON_GPU", "Budget", "Durations", "Gains", "Rates", "Task", "most_promising"]
-
 _WEIGHT = 1e8
 """The prior rates weigh as much as measurements of this many bytes."""
 _LEAST = 0.02

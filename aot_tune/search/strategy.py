@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from aot_tune.spec import Config, ConfigValue
 from aot_tune.support.digests import canonical_digest
 
-__all__ = ["Listed", "Portfolio", "Strategy", "make_strategy"]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 

@@ -8,18 +8,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-__all__ = [
-    "PRESELECTED",
-    "SCOUTS",
-    "Costs",
-    "choose_variants",
-    "fewer",
-    "preselect",
-    "regret_by_number",
-    "scouts",
-    "served_by_number",
-]
-
 Costs = dict[str, dict[str, float]]
 """Problem id to candidate id to time in ns. A candidate that cannot serve a problem has no time there."""
 PRESELECTED = 24

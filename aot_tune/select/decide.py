@@ -26,26 +26,6 @@ from aot_tune.spec import Expr, Facts
 from aot_tune.spec.regimes import OTHER, Regime
 from aot_tune.spec.survey_shapes import Kind
 
-__all__ = [
-    "EXPECTED",
-    "NEAREST",
-    "UNLIMITED",
-    "VENDOR",
-    "Cell",
-    "Decided",
-    "Expectation",
-    "Guards",
-    "Judged",
-    "Rule",
-    "Survey",
-    "decide",
-    "is_held_out",
-    "likeliest",
-    "regimes_of_calls",
-    "slowest",
-    "times_of",
-]
-
 NEAREST, EXPECTED, VENDOR = "nearest", "expected", "vendor"
 UNLIMITED = 1 << 24
 """A caution that no expected time overcomes."""

@@ -13,8 +13,6 @@ from aot_tune.select.terms import UNIT, log2_of
 from aot_tune.spec import Facts
 from aot_tune.spec.tensors import stride_class
 
-__all__ = ["Form", "Nearest", "form_of", "without_equals"]
-
 Integers = NDArray[np.int64]
 
 

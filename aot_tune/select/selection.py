@@ -29,17 +29,6 @@ from aot_tune.spec import Expr, Facts, all_of
 from aot_tune.spec.regimes import OTHER, Regime
 from aot_tune.spec.survey_shapes import Kind
 
-__all__ = [
-    "REGRET_LIMIT",
-    "SURVEYED",
-    "ChoiceLimits",
-    "Selection",
-    "all_picked",
-    "picked",
-    "ranked",
-    "select",
-]
-
 REGRET_LIMIT = 0.005
 """Mean regret over the workload that may be given up for fewer variants, without a survey."""
 MAX_REGRET, WORST_REGRET, MAX_VARIANTS, MAX_TOGETHER = 0.01, 0.1, 12, 60

@@ -20,8 +20,6 @@ from aot_tune.expr.nodes import OPERATORS, ExprNode, printed
 from aot_tune.spec import Expr, Operator, Tiling, attribute, dim, present, stride
 from aot_tune.spec.dtypes import dtype
 
-__all__ = ["UNIT", "Quantity", "Term", "Terms", "columns_of", "log2_of", "terms_of"]
-
 UNIT = 256
 """The 1 of a term: logarithms are in 1/256 of a factor of two."""
 

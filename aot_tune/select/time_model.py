@@ -20,18 +20,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "HEAVIEST",
-    "LOG_UNIT",
-    "SHIFT",
-    "TimeModel",
-    "Times",
-    "Tree",
-    "boost",
-    "learn_times",
-    "log_of",
-]
-
 LOG_UNIT = 4096
 """Expected and measured times are log2 of ns, in 1/4096."""
 SHIFT = 16

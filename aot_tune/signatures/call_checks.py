@@ -10,8 +10,6 @@ from typing import Any
 from aot_tune.expr.integer_expressions import EXTENT, FUNCTIONS, Expr, python_function
 from aot_tune.signatures.operator_signature import OperatorSignature, TensorSignature
 
-__all__ = ["CallChecks"]
-
 
 class CallChecks:
     """Checks calls of an operator. A framework derives from it if its tensors or sizes need more.

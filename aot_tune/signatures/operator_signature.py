@@ -10,16 +10,6 @@ from typing import Any
 from aot_tune.expr.integer_expressions import EXTENT, Expr
 from aot_tune.support.errors import AotTuneError
 
-__all__ = [
-    "AttributeSignature",
-    "DimSource",
-    "OperatorSignature",
-    "Overload",
-    "ScalarSignature",
-    "TensorSignature",
-    "read_signatures",
-]
-
 _SCHEMA = 1
 
 

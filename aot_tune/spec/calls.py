@@ -17,28 +17,6 @@ from aot_tune.spec.problem import DEFAULT_ALIGNMENT, Problem
 from aot_tune.spec.tensors import Tensor
 from aot_tune.support.errors import SpecError, did_you_mean
 
-__all__ = [
-    "BoundDim",
-    "aliases_on",
-    "bound_dims",
-    "check_aliases",
-    "check_call",
-    "check_fold",
-    "check_layouts",
-    "check_problem",
-    "check_work",
-    "dims_beside_inputs",
-    "dims_of_scalars",
-    "extents_exist",
-    "folds",
-    "is_empty",
-    "is_of_combination",
-    "is_taken",
-    "legal_combinations",
-    "outputs_to_pass",
-    "values_of_fact",
-]
-
 _KINDS = ("present.", "attribute.", "dtype.")
 
 _MOST = 2**63 - 1

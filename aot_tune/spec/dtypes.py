@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from aot_tune.support.errors import SpecError, did_you_mean
 
-__all__ = ["DTYPES", "DType", "dtype"]
-
 
 @dataclass(frozen=True)
 class DType:

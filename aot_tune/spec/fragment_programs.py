@@ -20,8 +20,6 @@ from aot_tune.spec.problem import Problem
 from aot_tune.spec.tensors import Tensor
 from aot_tune.support.errors import Mistakes, SpecError, did_you_mean
 
-__all__ = ["bind_fragments", "check_fragments", "program_of", "step_program", "typed"]
-
 _Named = TypeVar("_Named")
 
 _ARITHMETIC = ("+", "-", "*", "/", "min", "max", "neg", "abs")

@@ -12,18 +12,6 @@ from aot_tune.expr.integer_expressions import Expr, ExprLike, as_expr, attribute
 from aot_tune.spec.names import check_identifier
 from aot_tune.support.errors import SpecError
 
-__all__ = [
-    "EPILOGUE",
-    "Activate",
-    "AddTensor",
-    "Compute",
-    "Epilogue",
-    "EpilogueStep",
-    "Fragment",
-    "FragmentOf",
-    "fragment",
-]
-
 EPILOGUE = "epilogue"
 """The name of the operator's epilogue among its fragments."""
 

@@ -19,23 +19,6 @@ from aot_tune.spec.targets import CompileOptions, refuse_device_facts
 from aot_tune.spec.triton_function import TritonFunction
 from aot_tune.support.errors import SpecError, did_you_mean
 
-__all__ = [
-    "Config",
-    "ConfigValue",
-    "Kernel",
-    "Parameter",
-    "Tile",
-    "Tiling",
-    "among",
-    "check_guard_parameters",
-    "guard_sets",
-    "may_serve",
-    "requires_of",
-    "table",
-    "with_config",
-    "worthwhile_of",
-]
-
 _PREFIX = "parameter."
 
 Tile = Mapping[str, ExprLike]

@@ -24,17 +24,6 @@ from aot_tune.support.installed_paths import PACKAGE
 
 _ARGUMENT = re.compile(r"(?P<declaration>\w+)\.__init__\(\) (missing|got an unexpected .* '(?P<unknown>\w+)'$)")
 
-__all__ = [
-    "MODULE_PREFIX",
-    "bundled_templates",
-    "load_operator",
-    "load_operators",
-    "operator_folders",
-    "roots_with_bundled",
-    "template_paths",
-    "without_backends",
-]
-
 MODULE_PREFIX = "_aot_tune_operator_"
 """The names of operators' modules while they are imported."""
 

@@ -30,8 +30,6 @@ from aot_tune.spec.triton_function import DTypeOf
 from aot_tune.support.errors import Mistakes, SpecError, did_you_mean
 from aot_tune.support.installed_paths import enclosing_folders, project_folder
 
-__all__ = ["package_folder", "with_sources"]
-
 
 def with_sources(operator: Operator, folder: Path) -> Operator:
     """The operator with the sources of its kernels' functions, and with absolute paths of folders and libraries.

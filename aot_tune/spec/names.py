@@ -8,8 +8,6 @@ from pathlib import PurePosixPath
 
 from aot_tune.support.errors import SpecError, did_you_mean
 
-__all__ = ["check_among", "check_identifier", "check_several", "check_template_path"]
-
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 _TEMPLATE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(/[A-Za-z0-9_][A-Za-z0-9_.+-]*)*\Z")
 _RESERVED = frozenset(

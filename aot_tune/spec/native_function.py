@@ -15,23 +15,6 @@ from aot_tune.spec.dtypes import dtype
 from aot_tune.spec.triton_function import Buffer, DTypeOf
 from aot_tune.support.errors import SpecError
 
-__all__ = [
-    "HEADERS",
-    "Code",
-    "CudaFunction",
-    "Launcher",
-    "NativeArgument",
-    "NativeFunction",
-    "SourceFunction",
-    "Stream",
-    "Struct",
-    "backend_of_suffix",
-    "included_names",
-    "source_functions",
-    "template_names",
-    "words",
-]
-
 _SKIPPED = re.compile(
     r"""
     (?P<comment>//[^\n]*|/\*.*?\*/)

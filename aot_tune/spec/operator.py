@@ -21,8 +21,6 @@ from aot_tune.spec.targets import refuse_device_facts
 from aot_tune.spec.tensors import FLOATING, INTERMEDIATES, OffBy, Tensor
 from aot_tune.support.errors import Mistakes, SpecError, did_you_mean
 
-__all__ = ["Operator", "check_unique_operators"]
-
 # Names that a library and its Python module have beside their operators, and suffixes of an operator's functions.
 _THREADS = ("set_num_threads", "get_num_threads")
 _TAKEN = ("last_error", "manifest", "preload", "explain", "is_tuned", "operators", "signatures", *_THREADS)

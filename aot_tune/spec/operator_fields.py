@@ -35,8 +35,6 @@ from aot_tune.spec.tensors import (
 )
 from aot_tune.support.errors import SpecError, did_you_mean
 
-__all__ = ["Baseline", "Call", "OperatorFields"]
-
 T = TypeVar("T", bound="OperatorFields")
 
 _MOST_FACTS = 4096

@@ -11,8 +11,6 @@ from aot_tune.spec.names import check_several
 from aot_tune.support.digests import canonical
 from aot_tune.support.errors import SpecError
 
-__all__ = ["DEFAULT_ALIGNMENT", "Problem", "problem"]
-
 DEFAULT_ALIGNMENT = 64
 """The alignment in bytes of a problem's tensors, unless the problem states less."""
 

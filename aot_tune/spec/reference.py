@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-__all__ = ["activation", "erf", "sigmoid"]
-
 
 def erf(xp: Any, x: Any) -> Any:
     """The error function, element by element, in the dtype of `x`; numpy goes through the C library."""

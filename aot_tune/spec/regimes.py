@@ -11,8 +11,6 @@ from aot_tune.expr.integer_expressions import Expr, all_of, dim
 from aot_tune.spec.operator_fields import OperatorFields
 from aot_tune.spec.problem import Problem
 
-__all__ = ["MOST_REGIMES", "OTHER", "Regime", "extents_of_regime", "range_of", "regime_of", "regimes_of"]
-
 Regime = tuple[str, tuple[Expr, ...]]
 """A name, and conditions over the facts of a call."""
 

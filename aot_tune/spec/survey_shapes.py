@@ -17,8 +17,6 @@ from aot_tune.spec.operator import Operator
 from aot_tune.spec.problem import Problem
 from aot_tune.spec.regimes import OTHER, extents_of_regime, range_of, regime_of, regimes_of
 
-__all__ = ["Kind", "kind_of", "survey_shapes", "without_shapes"]
-
 Kind = tuple[tuple[str, int], ...]
 """Facts, with their values, of calls that have their own variants."""
 

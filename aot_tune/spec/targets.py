@@ -12,8 +12,6 @@ import msgspec
 from aot_tune.spec.names import check_several
 from aot_tune.support.errors import SpecError
 
-__all__ = ["ELSEWHERE", "TILES_LEVEL", "WHY", "CompileOptions", "Target", "check_option", "refuse_device_facts"]
-
 _NAME = re.compile(r"[A-Za-z_]\w*\Z")
 _LIBRARY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*\Z")
 _REFUSED = (

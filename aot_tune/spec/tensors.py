@@ -15,24 +15,6 @@ from aot_tune.spec.generators import Values, normal
 from aot_tune.spec.names import check_identifier, check_several
 from aot_tune.support.errors import SpecError
 
-__all__ = [
-    "DEFAULT_TOLERANCE",
-    "FLOATING",
-    "INTERMEDIATES",
-    "MAX_RANK",
-    "TOLERANCE_OF_8_BITS",
-    "Attribute",
-    "OffBy",
-    "Scalar",
-    "Tensor",
-    "Tolerance",
-    "canonical_strides",
-    "narrowest",
-    "off_by",
-    "row_major",
-    "stride_class",
-]
-
 MAX_RANK = 8
 """The most axes of a tensor (kMaxRank of the runtime)."""
 

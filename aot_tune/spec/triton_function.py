@@ -19,18 +19,6 @@ from aot_tune.spec.fragments import FragmentOf
 from aot_tune.spec.names import check_among, check_identifier, check_several
 from aot_tune.support.errors import SpecError
 
-__all__ = [
-    "AMD_OPTIONS",
-    "OPTIONS",
-    "Buffer",
-    "DTypeOf",
-    "Declarations",
-    "Descriptor",
-    "KernelArgument",
-    "KernelParameter",
-    "TritonFunction",
-]
-
 _REFERENCE = re.compile(
     r"(?P<place>[A-Za-z0-9_][A-Za-z0-9_./-]*):(?P<name>[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*)\Z"
 )

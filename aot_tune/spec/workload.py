@@ -17,20 +17,6 @@ from aot_tune.spec.problem import problem as make_problem
 from aot_tune.spec.tensors import Tensor, canonical_strides, row_major
 from aot_tune.support.errors import OptionError, SpecError
 
-__all__ = [
-    "KnownProblems",
-    "StatedWorkload",
-    "WeightedProblem",
-    "added_up",
-    "declared_problems",
-    "facts_of",
-    "in_known_form",
-    "known_forms",
-    "normal_problem",
-    "problem_named",
-    "with_workload",
-]
-
 _PARTS = {
     "strides": re.compile(r"(\w+):\(([-\d,]*)\)"),
     "order": re.compile(r"(\w+):(\d+)"),

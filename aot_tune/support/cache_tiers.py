@@ -13,8 +13,6 @@ from pathlib import Path
 from aot_tune.support.errors import CacheError
 from aot_tune.support.storage import check_trust, open_quietly
 
-__all__ = ["CacheTier", "open_tiers"]
-
 _LOST = frozenset({errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.EHOSTDOWN, errno.ETIMEDOUT, errno.ENODEV})
 """Errors of a mounted folder that is gone. Then nothing more is read from it."""
 

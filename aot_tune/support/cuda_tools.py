@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-__all__ = ["NVCC_WHEELS", "SYSTEM_CUDA", "kernel_resources"]
-
 SYSTEM_CUDA = Path("/usr/local/cuda")
 """The machine's toolkit, unless a variable names another."""
 

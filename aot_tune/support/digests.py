@@ -9,8 +9,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["canonical", "canonical_digest", "digest_of_files", "shared_fields"]
-
 
 def canonical(value: object) -> bytes:
     """Plain data as JSON that does not depend on the order of any mapping."""

@@ -7,25 +7,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-__all__ = [
-    "AotTuneError",
-    "BuildError",
-    "CacheError",
-    "DatabaseError",
-    "ManifestError",
-    "Mistakes",
-    "NoSurvivorError",
-    "OptionError",
-    "RenderError",
-    "SentError",
-    "SpecError",
-    "TooLargeError",
-    "ToolchainError",
-    "WorkerError",
-    "did_you_mean",
-    "tell_all",
-]
-
 
 class AotTuneError(Exception):
     """Base of all errors that a user can cause or fix.

@@ -10,22 +10,6 @@ from pathlib import Path
 
 from aot_tune.support.errors import BuildError
 
-__all__ = [
-    "BINDING",
-    "BUNDLED_MODULE",
-    "BUNDLED_PREFIX",
-    "PACKAGE",
-    "RUNTIME",
-    "cmake_dir",
-    "enclosing_folders",
-    "include_dir",
-    "installed_report",
-    "is_installed",
-    "package_code",
-    "project_files",
-    "project_folder",
-]
-
 BUNDLED_MODULE = "aot_tune.ops"
 """The Python module of the bundled operators."""
 

@@ -14,8 +14,6 @@ from typing import Any
 
 from aot_tune.support.processes import ancestors, stat_of
 
-__all__ = ["AGAIN", "end_all", "end_with_the_build"]
-
 _GRACE = 1.0
 """Seconds between asking for an end and forcing it."""
 

@@ -6,8 +6,6 @@ import ctypes
 import os
 import platform
 
-__all__ = ["allow_tiles", "features", "has_tiles", "landlock_abi", "set_subreaper"]
-
 # Numbers of the kernel's ABI: <linux/prctl.h>, <linux/landlock.h>, <asm/prctl.h>.
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 _CREATE_RULESET, _GET_VERSION = 444, 1

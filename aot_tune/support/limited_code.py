@@ -12,8 +12,6 @@ from types import FrameType
 
 from aot_tune.support.processes import data_bytes
 
-__all__ = ["MEMORY", "SECONDS", "TooLongError", "limited"]
-
 SECONDS = 60.0
 """How long such code may take, in seconds."""
 MEMORY = 4 << 30

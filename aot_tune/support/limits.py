@@ -15,21 +15,6 @@ from pathlib import Path
 
 from aot_tune.support.processes import stated_bytes
 
-__all__ = [
-    "allowed_memory",
-    "control_groups",
-    "core_limits",
-    "free_memory",
-    "group_peak",
-    "kept_memory",
-    "kills_for_memory",
-    "memory_text",
-    "note_peak",
-    "peaks",
-    "size_text",
-    "usable_cores",
-]
-
 _ROOT = Path("/")
 _LIMITS = (
     ("memory.max", "memory.current"),

@@ -12,30 +12,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = [
-    "NAME",
-    "TOKEN",
-    "WORKERS",
-    "Stat",
-    "all_pids",
-    "ancestors",
-    "arguments_of",
-    "busy_now",
-    "children_of",
-    "data_bytes",
-    "mark_of",
-    "peak_bytes",
-    "reap_children",
-    "resident_bytes",
-    "shared_bytes",
-    "shared_files",
-    "started_by",
-    "stat_of",
-    "stated_bytes",
-    "sweep",
-    "wait_until_quiet",
-]
-
 TOKEN = "AOT_TUNE_BENCH_TOKEN"  # noqa: S105
 """Environment variable that marks the workers of one bench and all of their descendants."""
 

@@ -14,8 +14,6 @@ from typing import TextIO
 
 from aot_tune.support.processes import ancestors, arguments_of
 
-__all__ = ["Progress"]
-
 _SOONEST, _LEAST, _SHARE = 5.0, 5, 0.05
 """An estimate needs at least these: seconds that passed, number of things done, and their share of all."""
 

@@ -14,8 +14,6 @@ import signal
 import sys
 from pathlib import Path
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Follow the list until the parent's end of the pipe closes. Then kill what is left on it."""

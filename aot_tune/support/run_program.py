@@ -21,22 +21,6 @@ import msgspec
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.processes import all_pids, stat_of
 
-__all__ = [
-    "OUTPUT",
-    "Finished",
-    "adopt",
-    "adopt_bench",
-    "compiler_environment",
-    "disown",
-    "disown_bench",
-    "group_seconds",
-    "key_environment",
-    "kill_running",
-    "python_environment",
-    "python_module",
-    "run",
-]
-
 _PASSED = ("PATH",)
 _KEYED = (
     "CPATH",

@@ -18,33 +18,6 @@ import msgspec
 from aot_tune.support.errors import BuildError, CacheError, OptionError, WorkerError, did_you_mean
 from aot_tune.support.processes import stat_of
 
-__all__ = [
-    "CacheLocation",
-    "CacheMode",
-    "CorruptError",
-    "OtherSchemaError",
-    "cache_location",
-    "check_folder",
-    "check_loadable",
-    "check_trust",
-    "checked_folder",
-    "discard",
-    "new_temporary",
-    "open_quietly",
-    "opened_own",
-    "private_folder",
-    "put_folder",
-    "read_own",
-    "remove_tree",
-    "replace_file",
-    "scratch_folder",
-    "seal",
-    "sweep_temporaries",
-    "unseal",
-    "write_changed",
-    "write_file",
-]
-
 CacheMode = Literal["rw", "ro", "fresh", "off"]
 _MODES: tuple[CacheMode, ...] = ("rw", "ro", "fresh", "off")
 TEMPORARIES = "tmp"

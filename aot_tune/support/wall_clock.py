@@ -23,18 +23,6 @@ from aot_tune.support.storage import (
     unseal,
 )
 
-__all__ = [
-    "Wall",
-    "link_seconds",
-    "link_times",
-    "note_configured",
-    "note_linked",
-    "note_tuned",
-    "planned_just_now",
-    "spent_before",
-    "take_folder",
-]
-
 _SCHEMA = 1
 _FILE = "clock.json"
 _NEXT_COMMAND = 10.0

@@ -11,8 +11,6 @@ import torch
 from aot_tune.signatures.operator_signature import OperatorSignature, Overload
 from aot_tune.torch.torch_versions import TorchError
 
-__all__ = ["Backward", "BackwardCall", "check_backward", "refuse_transforms", "register_backward"]
-
 BackwardCall = SimpleNamespace
 """What a backward function gets of its call.
 

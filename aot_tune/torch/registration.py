@@ -21,8 +21,6 @@ from aot_tune.torch.backward import Backward, check_backward, refuse_transforms,
 from aot_tune.torch.shim import Shim, build_shim, find_shim, load_shim
 from aot_tune.torch.torch_versions import TorchError, check_torch
 
-__all__ = ["Registered", "register"]
-
 _DTYPES = {
     "f32": torch.float32,
     "f64": torch.float64,

@@ -27,8 +27,6 @@ from aot_tune.signatures.operator_signature import OperatorSignature, Overload
 from aot_tune.support.installed_paths import RUNTIME
 from aot_tune.torch.torch_versions import TorchError
 
-__all__ = ["Shim", "ShimError", "build_shim", "find_shim", "load_shim"]
-
 _SOURCE = Path(__file__).resolve().parent / "csrc" / "shim.cpp"
 _HEADERS = (
     _SOURCE.with_name("torch_call.h"),

@@ -9,8 +9,6 @@ import torch
 
 from aot_tune.support.errors import AotTuneError
 
-__all__ = ["TorchError", "UntestedTorchWarning", "check_torch"]
-
 _TESTED = ("2.13",)
 
 

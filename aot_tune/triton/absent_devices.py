@@ -17,8 +17,6 @@ from typing import Any
 
 from aot_tune.support.errors import ToolchainError
 
-__all__ = ["DEVICES", "DeviceFacts", "TorchDtype", "device_of", "stand_in", "target_of"]
-
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 
 

@@ -45,18 +45,6 @@ from aot_tune.triton.triton_messages import (
     TensorFacts,
 )
 
-__all__ = [
-    "ADDRESS_SPACE",
-    "ROOTS",
-    "Inspections",
-    "child_environment",
-    "inspect",
-    "read_functions",
-    "requests_of",
-    "template_roots",
-    "with_declarations",
-]
-
 Inspections = dict[str, dict[str, Declarations]]
 """By `operator/kernel`, then by target: the declarations of the kernel's function."""
 

@@ -27,8 +27,6 @@ from aot_tune.support.storage import scratch_folder
 from aot_tune.triton.ask_declarations import ADDRESS_SPACE, child_environment
 from aot_tune.triton.triton_messages import CompileReply, CompileRequest, CompilerReady
 
-__all__ = ["CompilerDiedError", "CompilerPool", "CompilerSetup", "TimedOutError", "pool"]
-
 _START_SECONDS = 120.0
 _MEMORY = 3 << 29
 """A worker that holds more than this is replaced, because LLVM frees little."""

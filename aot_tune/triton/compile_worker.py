@@ -22,8 +22,6 @@ from aot_tune.triton.absent_devices import DeviceFacts, device_of, stand_in, tar
 from aot_tune.triton.installed import find_triton, load
 from aot_tune.triton.triton_messages import CompileReply, CompileRequest, CompilerReady, DescriptorMap, Image
 
-__all__ = ["main"]
-
 _KEPT = 32 << 10
 _VARIABLES = ("TRITON_", "AMDGCN_", "LLVM_", "MLIR_", "NVPTX_", "PTXAS_", "DISABLE_")
 _DIAGNOSTIC = re.compile(r"^(?:loc\(.*?\)|[^\s:]+:\d+:\d+|<unknown>:0): (error: .*)$", re.MULTILINE)

@@ -19,8 +19,6 @@ import msgspec
 from aot_tune.support.errors import SpecError, ToolchainError, did_you_mean
 from aot_tune.support.installed_paths import project_folder
 
-__all__ = ["check_version", "find_triton", "load", "module_file"]
-
 FIRST, LAST = (3, 6), (3, 9)
 _VERSION = re.compile(r"^__version__ *= *['\"]([^'\"]+)['\"]", re.MULTILINE)
 

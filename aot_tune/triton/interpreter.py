@@ -22,8 +22,6 @@ from aot_tune.support.errors import SpecError
 from aot_tune.triton.absent_devices import TorchDtype
 from aot_tune.triton.installed import load
 
-__all__ = ["InterpretedTensor", "call", "descriptor_of", "interpreted"]
-
 
 class _Storage:
     """The memory of a tensor, in the form that the interpreter asks for. It is host memory already."""

@@ -10,21 +10,6 @@ from aot_tune.render.triton.recipe import Recipe
 from aot_tune.spec import Declarations
 from aot_tune.support.errors import SentError
 
-__all__ = [
-    "Answer",
-    "CompileReply",
-    "CompileRequest",
-    "CompilerReady",
-    "DescriptorMap",
-    "FunctionRequest",
-    "Given",
-    "GivenKind",
-    "Image",
-    "InspectRequest",
-    "ProblemFacts",
-    "TensorFacts",
-]
-
 GivenKind = Literal["pointer", "integer", "quotient", "scalar", "constant", "descriptor", "buffer", "dtype", "fragment"]
 
 

@@ -41,20 +41,6 @@ from aot_tune.support.errors import SpecError, ToolchainError
 from aot_tune.triton.absent_devices import DeviceFacts
 from aot_tune.triton.installed import module_file
 
-__all__ = [
-    "DESCRIPTOR_ROUNDING",
-    "VERSION",
-    "CompileError",
-    "Function",
-    "compile_function",
-    "element_type",
-    "fake_driver",
-    "fragment_function",
-    "reached",
-    "symbolic_helpers",
-    "unwrap",
-]
-
 VERSION = str(triton.__version__)
 OWN_DEFAULT = "own"
 """The key of a constant that stands for a parameter's default, if the default is not plain data."""

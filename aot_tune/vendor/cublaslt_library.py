@@ -15,8 +15,6 @@ from typing import Any
 
 from aot_tune.support.errors import WorkerError
 
-__all__ = ["ALIGNMENT", "CONFIG", "Algorithm", "Library", "Operands", "device_facts"]
-
 NAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
 WHEEL_FOLDERS = ("nvidia/cu13/lib", "nvidia/cublas/lib")
 ALIGNMENT = 16

@@ -20,16 +20,6 @@ from aot_tune.support.errors import BuildError, OptionError, SpecError, did_you_
 from aot_tune.support.installed_paths import installed_report
 from aot_tune.workloads.workload_lines import CountedProblem, TraceHeader, known_problems, stranger
 
-__all__ = [
-    "BuiltLibrary",
-    "Coverage",
-    "coverage_on",
-    "coverage_table",
-    "find_library",
-    "of_library",
-    "read_library",
-]
-
 _FILES = ("manifest.json", "report.json")
 _INSTALLED = Path("share/aot_tune/ops")
 

@@ -11,8 +11,6 @@ from aot_tune.spec import DEFAULT_ALIGNMENT, Problem, problem
 from aot_tune.spec.dtypes import DTYPES
 from aot_tune.support.errors import SpecError, did_you_mean
 
-__all__ = ["decoder_problems", "read_model"]
-
 _DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _BY_TRACE = (

@@ -29,8 +29,6 @@ from aot_tune.workloads.mapped_calls import (
     gated_problem,
 )
 
-__all__ = ["map_torch"]
-
 _DTYPES = {"float": "f32", "c10::BFloat16": "bf16", "c10::Half": "f16", "double": "f64"}
 _VALUES = ("", "Scalar", "ScalarList", "None")
 _PRODUCTS = ("gemm", "batched_gemm")

@@ -16,8 +16,6 @@ from aot_tune.spec import Problem, problem
 from aot_tune.support.errors import SpecError
 from aot_tune.workloads.mapped_calls import MappedCalls
 
-__all__ = ["BlasCall", "blas_problem", "map_tunableop"]
-
 _OPERATION = re.compile(r"(Gemm|GemmAndBias|GemmStridedBatched|ScaledGemm)TunableOp_(\S+)_[NTC]{2}")
 _PARAMETERS = re.compile(r"([ntc])([ntc])_(\d+)_(\d+)_(\d+)(?:_B_(\d+))?(?:_ld_(\d+)_(\d+)_(\d+))?")
 _DTYPES = {

@@ -16,8 +16,6 @@ from aot_tune.spec.workload import normal_problem
 from aot_tune.support.errors import SpecError
 from aot_tune.workloads.workload_lines import CountedProblem
 
-__all__ = ["UNKNOWN", "AtenCall", "AtenTensor", "MappedCalls", "Unmapped", "aten_problem", "gated_problem"]
-
 UNKNOWN = "unknown"
 """The value of an argument that was passed but not recorded."""
 

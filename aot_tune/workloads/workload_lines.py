@@ -16,17 +16,6 @@ from aot_tune.spec.workload import normal_problem
 from aot_tune.support.digests import shared_fields
 from aot_tune.support.errors import AotTuneError, Mistakes, SpecError, did_you_mean, tell_all
 
-__all__ = [
-    "CountedProblem",
-    "TraceHeader",
-    "add_up",
-    "call_tables",
-    "decode_workload",
-    "encode_workload",
-    "known_problems",
-    "stranger",
-]
-
 _ENOUGH_MISTAKES = 10
 """After this many mistakes, a file is not read further: it is another kind of file, or from another library."""
 

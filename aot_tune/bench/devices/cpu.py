@@ -15,8 +15,6 @@ from aot_tune.bench.protocol.measurement_records import Device, DeviceState, Pol
 from aot_tune.support.limits import usable_cores
 from aot_tune.support.processes import stat_of
 
-__all__ = ["FAMILY", "Cpu", "LoadMonitor", "busy_seconds", "cpu_identity", "last_cache_bytes"]
-
 _FLAGS = re.compile(
     r"(sse|ssse|avx|fma|f16c|bmi|popcnt|movbe|abm|lzcnt|aes|vaes|sha|gfni|vpclmul|pclmul|adx|amx|cx16|lahf|xsave\b|fsrm|erms)"
 )

@@ -16,8 +16,6 @@ from aot_tune.bench.devices.nvml import POWER_CAP, REASONS, Gpu, open_gpu
 from aot_tune.bench.protocol.measurement_records import Device, DeviceState, GpuTiming, Policy, Role
 from aot_tune.support.errors import WorkerError
 
-__all__ = ["FAMILY", "Cuda", "GpuMonitor", "device_of"]
-
 _IDLE_STEP = 0.5
 _COUNT_SECONDS = 1.0
 _VERSION = 9

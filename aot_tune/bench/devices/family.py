@@ -13,14 +13,6 @@ from typing import Protocol, cast
 from aot_tune.bench.protocol.measurement_records import Device, DeviceState, Policy, Role, digest_of
 from aot_tune.support.errors import WorkerError
 
-__all__ = [
-    "Family",
-    "Monitor",
-    "Unwatched",
-    "family",
-    "make_device",
-]
-
 
 class Monitor(Protocol):
     """Watches a device from the bench's own process."""

@@ -9,8 +9,6 @@ from aot_tune.bench.devices.family import Family
 from aot_tune.bench.protocol.measurement_records import Device, Role
 from aot_tune.support.errors import WorkerError
 
-__all__ = ["FAMILY", "Hip"]
-
 
 class Hip(Family):
     """AMD's GPUs. The bench finds none, so no method that needs a device is ever called."""

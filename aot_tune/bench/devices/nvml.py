@@ -8,8 +8,6 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-__all__ = ["POWER_CAP", "REASONS", "Gpu", "open_gpu"]
-
 # Numbers of nvml.h. Bits of the clock event reasons:
 POWER_CAP = 0x4
 REASONS = {

@@ -16,8 +16,6 @@ from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.spec import Operator, Problem
 
-__all__ = ["Peaks", "Roofline", "TimedCall", "floor_of"]
-
 _STREAMS = 2.0
 """Calls with at most so many operations for a byte show how fast bytes move."""
 

@@ -25,8 +25,6 @@ from aot_tune.compile import Variant
 from aot_tune.spec import Expr, Operator, Problem
 from aot_tune.support.digests import canonical_digest
 
-__all__ = ["Bench"]
-
 _MOST_LOADED = 256
 """The most objects that stay loaded in a worker of a GPU. On a CPU none stays."""
 _JUST_NOW = 0.25

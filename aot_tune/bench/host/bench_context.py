@@ -17,8 +17,6 @@ from aot_tune.bench.protocol.measurement_records import Device, DeviceState, Mea
 from aot_tune.spec import Operator
 from aot_tune.support.errors import AotTuneError, TooLargeError, WorkerError
 
-__all__ = ["BenchContext", "Run", "told_apart"]
-
 _CLOCK = 0.01
 """An empty call is taken off the times of a host's clock. So times are only exact to this share of it."""
 

@@ -15,8 +15,6 @@ from aot_tune.bench.protocol.measurement_records import Check, Policy, Prepared,
 from aot_tune.spec import Expr, Operator
 from aot_tune.support.errors import WorkerError
 
-__all__ = ["Checks", "Findings", "Odd", "Once"]
-
 T = TypeVar("T")
 
 

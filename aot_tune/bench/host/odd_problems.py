@@ -14,8 +14,6 @@ from aot_tune.spec import FLOATING, Expr, Generator, IntegerSums, Operator, Prob
 from aot_tune.spec.calls import extents_exist
 from aot_tune.spec.generators import ROWWISE, Drawn
 
-__all__ = ["checks_for", "derived_checks", "large_checks", "oddest_checks"]
-
 _LONG = (67, 131, 259)  # longer than two blocks of most sizes, and a multiple of none
 _SHORT = (3, 5, 7)
 _PLAIN = (13, 37, 29)

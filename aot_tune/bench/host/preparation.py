@@ -22,8 +22,6 @@ from aot_tune.spec.generators import OF_VALUES
 from aot_tune.support.errors import AotTuneError, TooLargeError, WorkerError
 from aot_tune.support.limits import allowed_memory, kept_memory, size_text
 
-__all__ = ["Preparation", "check_need", "has_room"]
-
 Refer = Callable[[messages.Reference, float], messages.Reply]
 
 _PROCESSES = 384 << 20

@@ -28,9 +28,6 @@ from aot_tune.compile import Variant
 from aot_tune.spec import Baseline
 from aot_tune.support.processes import wait_until_quiet
 
-__all__ = ["Race"]
-
-
 _SPARED = 3
 """How often a worker's death in a runner's turns may be blamed on others in the worker."""
 _ROUNDS = 6

@@ -37,8 +37,6 @@ from aot_tune.support.limits import kills_for_memory, note_peak
 from aot_tune.support.run_program import adopt_bench, disown_bench, python_environment, python_module
 from aot_tune.support.storage import remove_tree
 
-__all__ = ["DiedError", "Output", "Pool", "Worker"]
-
 State = Literal["NEW", "STARTING", "READY", "BUSY", "DEAD"]
 _Place = Literal["candidate", "spare", "framework"]
 _HALF = 32 << 10

@@ -9,8 +9,6 @@ import os
 import secrets
 import struct
 
-__all__ = ["HELLO", "LIMIT", "ClosedError", "Frames", "new_id", "opened", "read_frame", "write_frame"]
-
 LIMIT = 16 << 20
 """Bytes of the longest message. Who announces a longer one is broken."""
 

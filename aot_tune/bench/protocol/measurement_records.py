@@ -13,27 +13,6 @@ import msgspec
 
 from aot_tune.spec import Problem
 
-__all__ = [
-    "BASELINE",
-    "BUSY",
-    "SPOILED",
-    "WORKER_FAULT",
-    "Check",
-    "Deadlines",
-    "Device",
-    "DeviceState",
-    "GpuTiming",
-    "Measurement",
-    "Policy",
-    "Prepared",
-    "Seen",
-    "Status",
-    "check_in",
-    "digest_of",
-    "is_baseline",
-    "rounded",
-]
-
 Status = Literal[
     "ok",
     "compile-failed",

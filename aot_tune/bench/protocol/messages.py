@@ -9,43 +9,6 @@ import msgspec
 from aot_tune.bench.protocol.measurement_records import WORKER_FAULT, Check, Device, Policy, Role, Status
 from aot_tune.spec import ConfigValue, Declarations
 
-__all__ = [
-    "PROTOCOL",
-    "Checked",
-    "Done",
-    "Empty",
-    "Failure",
-    "Hello",
-    "InterpreterAnswer",
-    "InterpreterRequest",
-    "Load",
-    "Ping",
-    "Place",
-    "Pong",
-    "Prepare",
-    "PrepareBaseline",
-    "Quit",
-    "Reference",
-    "Reply",
-    "Request",
-    "Screen",
-    "Setup",
-    "SurveyOne",
-    "Timed",
-    "TriedReference",
-    "Turn",
-    "Unload",
-    "Verify",
-    "WatchedCalls",
-    "WatchedJob",
-    "Work",
-    "decode_reply",
-    "decode_request",
-    "encode",
-    "failure_of",
-    "is_fault",
-]
-
 PROTOCOL = 9
 """Version of these messages, sent in Hello."""
 

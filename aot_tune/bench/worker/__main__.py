@@ -28,8 +28,6 @@ from aot_tune.spec.load_operators import MODULE_PREFIX
 from aot_tune.support import processes
 from aot_tune.support.kernel_features import features, set_subreaper
 
-__all__ = ["main"]
-
 _LATE = 0.01
 """Threads of OpenMP that are too many end sooner."""
 

@@ -13,16 +13,6 @@ from aot_tune.bench.worker.reference_results import Bounds
 from aot_tune.bench.worker.stored_elements import limits_of, values_of
 from aot_tune.spec import FLOATING, Tensor
 
-__all__ = [
-    "FAR_OFF",
-    "SurveyedOutput",
-    "SurveyedResults",
-    "agree",
-    "compare",
-    "compare_stored",
-    "is_off",
-]
-
 FAR_OFF = 1e30
 """The error, in tolerances, of a value that cannot be compared. It is finite, since JSON has no infinity."""
 

@@ -54,8 +54,6 @@ from aot_tune.support.kernel_features import allow_tiles
 from aot_tune.support.limits import allowed_memory, kept_memory
 from aot_tune.support.processes import resident_bytes
 
-__all__ = ["CpuEngine", "Region", "make_engine"]
-
 _clock = time.perf_counter_ns
 _LEAK = 1 << 10
 """Bytes that a call may lose of what `malloc` gave it."""

@@ -61,8 +61,6 @@ from aot_tune.bench.worker.inputs import Strided
 from aot_tune.bench.worker.reference_results import read_limits
 from aot_tune.spec import Operator, Tensor
 
-__all__ = ["CudaEngine", "make_engine"]
-
 _LEAST_NS = 1_000.0
 """Differences between calls that count as noise."""
 _HOST_BYTES = 4 << 30

@@ -16,20 +16,6 @@ from aot_tune.bench.worker.inputs import Strided
 from aot_tune.bench.worker.reference_results import Limits
 from aot_tune.spec import Tensor
 
-__all__ = [
-    "BLOCK",
-    "ApartMemory",
-    "EdgeMemory",
-    "GuardedMemory",
-    "Mapper",
-    "Truths",
-    "moved_as",
-    "tensor_of",
-    "torch_dtype",
-    "unequal",
-    "words",
-]
-
 GUARD = 4096
 _NATURAL, _SEGMENT, _SEGMENT_FROM = 512, 2 << 20, 10 << 20
 """Alignments as torch's allocator gives them: 512 bytes, and 2 MiB from 10 MiB on, where a tensor has its own segment.

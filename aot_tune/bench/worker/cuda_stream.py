@@ -18,17 +18,6 @@ from aot_tune.bench.worker.cuda_memory import Mapper
 from aot_tune.bench.worker.engine import Call, FaultError
 from aot_tune.bench.worker.loaded_objects import LaunchError
 
-__all__ = [
-    "CaptureError",
-    "DeviceStream",
-    "GpuStream",
-    "Play",
-    "Recorded",
-    "check_device",
-    "connected",
-    "one_by_one",
-]
-
 Play = Callable[[], None]
 """Makes recorded calls once more."""
 _FAULTS = {

@@ -43,14 +43,6 @@ from aot_tune.bench.worker.rounded_arrays import EXACT_FUNCTIONS, SEQUENTIAL
 from aot_tune.bench.worker.stored_elements import array_dtype, eight_bits, stored_as, values_of
 from aot_tune.spec import FLOATING, Call, Operator, Tensor
 
-__all__ = [
-    "ArrayApi",
-    "draw_inputs",
-    "exact_on_host",
-    "exact_values",
-    "write_limits",
-]
-
 _NUMPY: Any = torch._numpy
 """numpy on torch's tensors, as torch.compile has it."""
 _TF32 = 10

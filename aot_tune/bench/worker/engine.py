@@ -29,27 +29,6 @@ from aot_tune.bench.worker.loaded_objects import HOST, Arguments
 from aot_tune.bench.worker.stored_elements import epsilon_of, stored_as
 from aot_tune.spec import DEFAULT_ALIGNMENT, Drawn, DType, Generator, Integers, Operator, Sparse, Tensor
 
-__all__ = [
-    "CANARY",
-    "Arena",
-    "Call",
-    "CallSet",
-    "Engine",
-    "Expected",
-    "FaultError",
-    "Piece",
-    "Placement",
-    "Places",
-    "T",
-    "Timer",
-    "Turns",
-    "Undo",
-    "UnusableError",
-    "Want",
-    "exchangeable",
-    "screen",
-]
-
 CANARY = 0xA5
 """The contents of guard zones."""
 

@@ -31,18 +31,6 @@ from aot_tune.spec import (
 )
 from aot_tune.spec.generators import OF_VALUES, ROWWISE, largest_integer
 
-__all__ = [
-    "Strided",
-    "attribute_indices",
-    "call_of",
-    "draw",
-    "fill",
-    "layout",
-    "scalar_values",
-    "storage_extent",
-]
-
-
 _PERIOD = 1_000_003
 """So many values are drawn, and then repeated. It is a prime, so that no row pitch hides a wrong index."""
 

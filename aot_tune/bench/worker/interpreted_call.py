@@ -32,8 +32,6 @@ from aot_tune.triton.ask_declarations import with_declarations
 from aot_tune.triton.interpreter import InterpretedTensor, call, descriptor_of, interpreted
 from aot_tune.triton.triton_private import element_type, fake_driver
 
-__all__ = ["main"]
-
 _MARGIN = 256
 """Elements before and behind each tensor that nobody may write to. It is a multiple of any alignment."""
 _TEXT = 500

@@ -15,19 +15,6 @@ from aot_tune.spec import Operator
 from aot_tune.spec.dtypes import DTYPES
 from aot_tune.support.errors import AotTuneError
 
-__all__ = [
-    "HOST",
-    "Arguments",
-    "DLTensor",
-    "LaunchError",
-    "Linked",
-    "LoadError",
-    "Loaded",
-    "RefusedError",
-    "empty_call",
-    "load",
-]
-
 HOST = (1, 0)
 """DLPack's type and number of the host: kDLCPU."""
 _RUNTIMES = ("libgomp.so.1", "libomp.so.5", "libiomp5.so")

@@ -18,8 +18,6 @@ from aot_tune.bench.protocol.measurement_records import Check, Policy
 from aot_tune.bench.worker.engine import CallSet, Engine, Expected, Placement, Places, exchangeable
 from aot_tune.spec import Operator
 
-__all__ = ["ProblemState"]
-
 _BIG = 64 << 20
 """Copies of more bytes are so large that one placement is left out."""
 _TWICE = 2 << 30

@@ -20,18 +20,6 @@ from aot_tune.bench.worker import sandbox
 from aot_tune.bench.worker.reference_results import is_truth
 from aot_tune.support.processes import stat_of
 
-__all__ = [
-    "ProcessState",
-    "arithmetic_change",
-    "arithmetic_now",
-    "changes",
-    "guarded",
-    "left_threads",
-    "openmp_threads",
-    "restore_arithmetic",
-    "state_now",
-]
-
 _libm = ctypes.CDLL("libm.so.6")
 _SAVED = ctypes.create_string_buffer(64)
 """The environment at import. C's `fenv_t` takes at most 32 bytes."""

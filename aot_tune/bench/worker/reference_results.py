@@ -38,28 +38,6 @@ from aot_tune.spec import FLOATING, Call, Operator, Tensor
 from aot_tune.spec.fragment_programs import bind_fragments
 from aot_tune.spec.generators import largest_integer
 
-__all__ = [
-    "EXACT",
-    "Bounds",
-    "Limits",
-    "Results",
-    "Truth",
-    "drawn",
-    "is_truth",
-    "limits_of",
-    "logical_inputs",
-    "outputs_of",
-    "publish_limits",
-    "read_limits",
-    "read_truth",
-    "refuse_inexact",
-    "remark_of",
-    "rounded_inputs",
-    "run_reference",
-    "sampled",
-    "write_truth",
-]
-
 _SAMPLE = 4096
 """How many errors are a fair sample."""
 _SEVERAL, _NEARLY_ALL = 16, 0.99

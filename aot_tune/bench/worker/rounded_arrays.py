@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EXACT_FUNCTIONS", "SEQUENTIAL", "RoundedArray", "SequentialSums", "round_fraction"]
-
 SEQUENTIAL = 512
 """How many elements of a product are summed one term after the other."""
 

@@ -19,17 +19,6 @@ from pathlib import Path
 from aot_tune.support.kernel_features import landlock_abi
 from aot_tune.support.processes import data_bytes
 
-__all__ = [
-    "limit",
-    "limits",
-    "lowered",
-    "mark",
-    "memory_limit",
-    "restrict",
-    "set_name",
-    "tie_to_parent",
-]
-
 # Numbers of the kernel's ABI: <linux/prctl.h>, <linux/landlock.h>. System calls have these numbers on all architectures
 # since Linux 5.1's unified table, including x86-64 and aarch64.
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_NO_NEW_PRIVS = 1, 15, 38

@@ -14,19 +14,6 @@ from numpy.typing import NDArray
 from aot_tune.bench.worker.rounded_arrays import round_fraction
 from aot_tune.spec import DType
 
-__all__ = [
-    "EightBits",
-    "FloatLimits",
-    "array_dtype",
-    "cut_off",
-    "eight_bits",
-    "epsilon_of",
-    "least_errors",
-    "limits_of",
-    "stored_as",
-    "values_of",
-]
-
 _NAN = np.uint16(0x7FC0)
 _SHIFT = np.uint32(16)
 _NAN_OF_8, _SIGN = 0x7F, 0x80

@@ -16,8 +16,6 @@ from aot_tune.bench.protocol.messages import TriedReference
 from aot_tune.bench.worker.reference_results import logical_inputs, run_reference
 from aot_tune.spec.load_operators import load_operator
 
-__all__ = ["main"]
-
 _TEXT = 500
 """How many characters of an error are reported."""
 

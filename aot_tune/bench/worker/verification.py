@@ -32,24 +32,6 @@ from aot_tune.bench.worker.problem_state import ProblemState
 from aot_tune.bench.worker.process_state import arithmetic_change, arithmetic_now, guarded, openmp_threads
 from aot_tune.spec.calls import aliases_on
 
-__all__ = [
-    "GARBAGE",
-    "Attempt",
-    "Bits",
-    "Caller",
-    "FreshCalls",
-    "Trial",
-    "TrialResult",
-    "WorkspaceError",
-    "does_less",
-    "inspect",
-    "judge",
-    "other_results",
-    "plan",
-    "remembers",
-    "verify",
-]
-
 _SHARE, _SHORT_SHARE, _SHORT_NS = 0.08, 0.25, 1_600
 """Shares of a call's time, and ns. Less is noise: of a call that is shorter than 20 us, clocks tell less."""
 _PAIRS = 16

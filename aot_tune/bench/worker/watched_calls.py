@@ -25,8 +25,6 @@ from aot_tune.bench.worker.problem_state import ProblemState
 from aot_tune.bench.worker.verification import Caller, WorkspaceError
 from aot_tune.spec.load_operators import load_operator
 
-__all__ = ["main"]
-
 
 def main(arguments: list[str]) -> int:
     """Make all calls; returns the exit status."""

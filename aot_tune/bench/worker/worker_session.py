@@ -44,8 +44,6 @@ from aot_tune.spec import Baseline, Operator
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.processes import resident_bytes
 
-__all__ = ["Emit", "PreparedBaseline", "WorkerSession", "prepare_baseline", "session_of"]
-
 Emit = Callable[[messages.Reply], None]
 _COPIES = 4
 """About how many copies of a problem's tensors its buffers take."""

@@ -15,23 +15,6 @@ from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import CompileOptions, Expr
 from aot_tune.support.errors import SentError
 
-__all__ = [
-    "Begin",
-    "BenchAnswer",
-    "BenchCall",
-    "CompileOrder",
-    "GpuFacts",
-    "MadeObject",
-    "NodeFacts",
-    "NodeQuestion",
-    "decode",
-    "encode",
-    "sent_options",
-    "sent_variant",
-    "taken_options",
-    "taken_variant",
-]
-
 T = TypeVar("T")
 
 

@@ -49,8 +49,6 @@ from aot_tune.support.installed_paths import PACKAGE, package_code
 from aot_tune.support.run_program import key_environment
 from aot_tune.support.storage import check_loadable, scratch_folder
 
-__all__ = ["DeviceHost", "choosing", "compile_here", "node_facts", "tell_node"]
-
 _CHOOSE = (
     "CXX",
     "NVCC",

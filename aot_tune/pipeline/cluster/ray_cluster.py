@@ -16,8 +16,6 @@ import msgspec
 from aot_tune.pipeline.cluster.node import DeviceHost, compile_here, tell_node
 from aot_tune.support.errors import BuildError, WorkerError
 
-__all__ = ["ClusterNode", "CompilesEndedError", "RayCluster", "RayDevice"]
-
 _ANSWER_SECONDS = 120.0
 """Seconds for an answer: a node must first start a process and import the package."""
 _KNOCK_SECONDS = 10.0

@@ -41,8 +41,6 @@ from aot_tune.search.budget import Budget
 from aot_tune.spec import CompileOptions, Operator, Problem, Target
 from aot_tune.support.errors import BuildError, Mistakes, ToolchainError, WorkerError
 
-__all__ = ["RayExecutor", "RemoteBench", "check_node", "ray_executor"]
-
 _SHOWN = 3
 """How many of the files that differ are named."""
 

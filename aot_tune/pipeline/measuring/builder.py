@@ -16,18 +16,6 @@ from aot_tune.spec import Problem
 from aot_tune.support.errors import WorkerError
 from aot_tune.support.interrupts import AGAIN
 
-__all__ = [
-    "Arrived",
-    "CompileBatch",
-    "CompilersEnded",
-    "Event",
-    "Job",
-    "Measured",
-    "Runner",
-    "WantedWork",
-    "WorkBuilder",
-]
-
 _PATIENCE = 0.2
 """Seconds between two looks at a budget while nothing is reported."""
 

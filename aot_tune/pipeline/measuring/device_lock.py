@@ -17,8 +17,6 @@ from aot_tune.search.budget import Budget
 from aot_tune.support.errors import BuildError, WorkerError
 from aot_tune.support.file_locks import Timeout, TrueLock
 
-__all__ = ["device_lock"]
-
 
 @contextmanager
 def device_lock(

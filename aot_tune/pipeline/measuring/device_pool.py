@@ -31,8 +31,6 @@ from aot_tune.support.errors import AotTuneError, ToolchainError, WorkerError
 from aot_tune.support.interrupts import AGAIN, end_all
 from aot_tune.support.run_program import kill_running
 
-__all__ = ["DevicePool", "check_agreement"]
-
 _FLOOR = 0.03
 """Relative difference that equal devices may have, because each has its own clock."""
 

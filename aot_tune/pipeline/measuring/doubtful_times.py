@@ -22,8 +22,6 @@ from aot_tune.spec import Problem
 from aot_tune.spec.survey_shapes import kind_of
 from aot_tune.support.errors import AotTuneError, WorkerError
 
-__all__ = ["doubts", "settle_doubts"]
-
 _COARSE = 6
 """The clock CLOCK_MONOTONIC_COARSE, whose resolution is the scheduler's tick."""
 _NEAR, _MOST_TICKS = 0.015, 16

@@ -28,8 +28,6 @@ from aot_tune.spec import Operator
 from aot_tune.support.errors import ToolchainError, WorkerError
 from aot_tune.support.storage import check_loadable, scratch_folder
 
-__all__ = ["BenchFiles", "LazyBench"]
-
 
 class BenchFiles:
     """A context manager whose files are removed at its end. Any thread may use it.

@@ -23,8 +23,6 @@ from aot_tune.report.report_text import format_time
 from aot_tune.spec import Operator, Problem
 from aot_tune.support.errors import AotTuneError, TooLargeError, ToolchainError
 
-__all__ = ["Measurer", "finalists", "left_undone", "overlooked"]
-
 T = TypeVar("T")
 
 _ONCE = ("check", "prepare", "start")

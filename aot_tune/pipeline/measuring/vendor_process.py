@@ -12,8 +12,6 @@ from aot_tune.compile.diagnostics import first_error
 from aot_tune.support.run_program import python_module, run
 from aot_tune.support.storage import scratch_folder
 
-__all__ = ["Products", "VendorAnswer", "VendorQuestion", "ask_vendor"]
-
 _SECONDS = 180.0
 
 

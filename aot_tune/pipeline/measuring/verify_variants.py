@@ -25,8 +25,6 @@ from aot_tune.spec import Operator, Problem, all_of
 from aot_tune.support.errors import AotTuneError, BuildError, WorkerError
 from aot_tune.support.interrupts import end_all
 
-__all__ = ["served_by", "verified_beside", "verify_early", "verify_shipped"]
-
 _NOT_RUN = ("skipped", "timeout")
 """A generic kernel may be too slow for a large problem, or need too much workspace. Neither is a wrong result."""
 

@@ -37,21 +37,6 @@ from aot_tune.spec import Operator, Problem, Target
 from aot_tune.spec.calls import is_taken
 from aot_tune.support.errors import AotTuneError, DatabaseError, RenderError, SpecError
 
-__all__ = [
-    "Known",
-    "as_declared",
-    "evidence_as_recorded",
-    "evidence_of_what_holds",
-    "known_here",
-    "miss",
-    "recall_survey",
-    "recalled",
-    "recorded_evidence",
-    "render_again",
-    "toolchains_alike",
-    "with_a_choice",
-]
-
 _MOST = 20
 """How many problems a line names."""
 _Outdated = dict[str, AotTuneError]

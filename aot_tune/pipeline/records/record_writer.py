@@ -39,16 +39,6 @@ from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import AotTuneError, DatabaseError
 from aot_tune.support.storage import TEMPORARIES, cache_location, new_temporary, put_folder
 
-__all__ = [
-    "WrittenRecords",
-    "check_record_folder",
-    "export_records",
-    "records_folder",
-    "save_records",
-    "write_records",
-]
-
-
 _NOTES = "notes.txt"
 """File beside a build's records: remarks on the build, such as what lacked time; a line each."""
 

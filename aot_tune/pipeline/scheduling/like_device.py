@@ -30,8 +30,6 @@ from aot_tune.spec import Config, ConfigValue, Kernel, Operator, Problem, Target
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import AotTuneError, SpecError
 
-__all__ = ["Opening", "Openings", "disagreement", "like_winners", "transferred", "winners"]
-
 _Models = dict[str, tuple[Candidate, set[str]]]
 """Candidates by id, each with the ids of the problems that it won, or that its model won."""
 

@@ -11,17 +11,6 @@ from aot_tune.pipeline.session import Session
 from aot_tune.spec import Target
 from aot_tune.support.wall_clock import link_seconds, link_times
 
-__all__ = [
-    "link_memory",
-    "older_seconds",
-    "on_record",
-    "seconds_after",
-    "seconds_beside",
-    "seconds_to_link",
-    "survey_limit",
-    "survey_shapes_wanted",
-]
-
 _SHAPES = {"quick": 0, "default": 200, "thorough": 800, "exhaustive": 800}
 """How many shapes of each kind of calls a survey has, by effort."""
 _SURVEY, _SURVEY_OF_BUDGET = {"default": 90.0}, 0.15

@@ -41,8 +41,6 @@ from aot_tune.spec import Config, Kernel, Operator, Target
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import AotTuneError, DatabaseError
 
-__all__ = ["not_known", "nothing_is_known", "plan_on", "tune"]
-
 _OLDER = "older CPUs"
 _AT_ONCE = 1 << 20
 """Configs that are asked for at once, if the strategy gives so many.

@@ -25,8 +25,6 @@ from aot_tune.pipeline.pruning import Resemblances, awaited, competes, follows_a
 from aot_tune.search.budget import Gains, Task, most_promising
 from aot_tune.spec import Operator, Problem
 
-__all__ = ["Constraints", "KnownElsewhere", "TuningPlan"]
-
 _LEAST_GAIN = 1e-12
 """What promises less than this only improves the report."""
 _COMPILING = 0.4

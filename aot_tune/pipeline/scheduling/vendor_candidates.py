@@ -21,8 +21,6 @@ from aot_tune.spec import ConfigValue, Kernel, Operator, Problem, Target
 from aot_tune.spec.kernel import may_serve
 from aot_tune.support.errors import AotTuneError
 
-__all__ = ["Vendors", "vendor_variants", "worth_trying"]
-
 ProblemConfig = tuple[Problem, dict[str, ConfigValue]]
 
 _PROCESSES, _PER_PROCESS = 12, 4

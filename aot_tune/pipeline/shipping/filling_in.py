@@ -14,8 +14,6 @@ from aot_tune.render import candidate_for
 from aot_tune.select import Selection
 from aot_tune.spec import Problem, all_of
 
-__all__ = ["keep_unreached", "stand_in", "with_filling_in", "without_wrong"]
-
 
 def stand_in(session: Session, evidences: Sequence[Evidence]) -> None:
     """For each choice of dtypes without a time, let one candidate stand in for all of its problems.

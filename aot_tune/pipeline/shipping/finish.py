@@ -56,8 +56,6 @@ from aot_tune.support.errors import BuildError, NoSurvivorError
 from aot_tune.support.limits import group_peak, peaks
 from aot_tune.support.storage import scratch_folder, write_changed
 
-__all__ = ["MORE_SHAPES", "choose", "finish", "keep_texts", "selected", "tell_losses", "told_losses"]
-
 _MOST_BUSY = 0.25
 """A remark tells of other programs if they used the cores in a larger share of the races."""
 MORE_SHAPES = "tune on the device with more shapes (AOT_TUNE_SURVEY), or add kernels that are good there"

@@ -41,8 +41,6 @@ from aot_tune.support.errors import BuildError, ToolchainError
 from aot_tune.support.run_program import Finished, python_environment, python_module, run
 from aot_tune.support.storage import scratch_folder
 
-__all__ = ["SECONDS", "sanitize_kept"]
-
 _CLEAN, _FALSE = "clean", "reported falsely: "
 """Verdicts. The second one has the reason that the kernel declares."""
 _HOST_TOOLS = ("address,undefined", "thread")

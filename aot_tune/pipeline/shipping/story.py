@@ -38,8 +38,6 @@ from aot_tune.spec.calls import extents_exist
 from aot_tune.spec.regimes import range_of, regime_of
 from aot_tune.spec.survey_shapes import Kind, kind_of
 
-__all__ = ["Rooflines", "failures_of", "generic_only", "kind_text", "paired_ratio", "tell", "timed_calls"]
-
 _MOST = 40
 """How many candidates of an operator a report lists."""
 

@@ -34,16 +34,6 @@ from aot_tune.spec.survey_shapes import Kind, kind_of, survey_shapes
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import AotTuneError, TooLargeError, ToolchainError
 
-__all__ = [
-    "LEADERS",
-    "Surveying",
-    "expected_survey",
-    "parts_of",
-    "planned",
-    "survey_all",
-    "survey_one",
-]
-
 _SCOUTED, _OF_SHAPES = 40, 5
 """This many shapes, or a fifth of all, decide which candidates are surveyed."""
 

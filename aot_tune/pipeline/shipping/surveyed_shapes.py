@@ -14,8 +14,6 @@ from aot_tune.spec import Kernel, Operator, Problem
 from aot_tune.spec.calls import is_taken
 from aot_tune.spec.survey_shapes import Kind, kind_of, survey_shapes, without_shapes
 
-__all__ = ["ADD_PROBLEMS", "HANDFUL", "Shapes", "drawn_shapes", "plan", "told_gaps"]
-
 ADD_PROBLEMS = "Add a problem like that to the workload"
 
 HANDFUL = 2

@@ -42,8 +42,6 @@ from aot_tune.support.limits import usable_cores
 from aot_tune.support.progress import Progress
 from aot_tune.support.storage import TEMPORARIES, check_folder, private_folder, replace_file, write_changed
 
-__all__ = ["plan_checks", "verify_linked_library"]
-
 _UNAVAILABLE = re.compile(r"\breturned -100\b")
 """AOT_TUNE_UNAVAILABLE: a variant needs something that is missing, such as a vendor's library. Dispatch skips it."""
 

@@ -30,8 +30,6 @@ from aot_tune.spec.fragments import EPILOGUE
 from aot_tune.spec.kernel import check_guard_parameters
 from aot_tune.support.errors import SpecError, did_you_mean
 
-__all__ = ["Argument", "bind", "inspection_of", "resolved"]
-
 
 class Argument(msgspec.Struct, frozen=True, kw_only=True):
     """What a parameter of a function is in a candidate.

@@ -10,8 +10,6 @@ from aot_tune.render.triton.binding import Argument
 from aot_tune.spec import DTYPES, Expr, Operator, TritonFunction, stride, trace
 from aot_tune.support.errors import AotTuneError, RenderError, did_you_mean
 
-__all__ = ["grid_values", "print_expr", "trace_grid"]
-
 _CPP = {
     "min": "launcher::least({}, {})",
     "max": "launcher::greatest({}, {})",

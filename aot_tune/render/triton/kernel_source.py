@@ -32,8 +32,6 @@ from aot_tune.spec import (
 from aot_tune.spec.targets import refuse_device_facts
 from aot_tune.support.errors import AotTuneError, RenderError, did_you_mean
 
-__all__ = ["render_triton"]
-
 _HEADERS = {"hip": "launcher_hip.h"}
 _TEMPLATES = text_templates(CPP)
 INTEGERS = {

@@ -17,20 +17,6 @@ from aot_tune.spec import Expr, Operator
 from aot_tune.spec.fragment_programs import program_of
 from aot_tune.support.errors import RenderError
 
-__all__ = [
-    "Recipe",
-    "TritonFragment",
-    "TritonOperand",
-    "as_data",
-    "fragment_data",
-    "function_source",
-    "identity_of",
-    "of_data",
-    "parameters_of",
-    "read_recipe",
-    "with_recipe",
-]
-
 _BEGIN, _END = "/* triton\n", "\n*/\n"
 _NUMBER = "number"
 """The key of a number that JSON cannot hold, as text: it would make null of an infinity."""

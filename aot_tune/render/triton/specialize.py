@@ -33,17 +33,6 @@ from aot_tune.spec.calls import is_of_combination, legal_combinations, values_of
 from aot_tune.spec.kernel import requires_of
 from aot_tune.support.errors import AotTuneError, SpecError
 
-__all__ = [
-    "config_facts",
-    "generic_pins",
-    "grid_limits",
-    "guards",
-    "is_pruned",
-    "pinned_form",
-    "plain_pins",
-    "specialized_pins",
-]
-
 _MOST_CODES = 64
 """Codes of one generic kernel for one target and one set of dtypes."""
 _LOOKED_AT = 1 << 14

@@ -16,8 +16,6 @@ from aot_tune.torch.drop_in.operator_calls import fits
 from aot_tune.torch.drop_in.patch_library import ALL_ROWS, DTYPES, PatchLibrary, RowRanges
 from aot_tune.torch.drop_in.replaced_modules import Replaced, count_call, own_forward
 
-__all__ = ["AttentionCalls", "ReplacedAttention", "attending_forward", "calls_attention", "replace_attention"]
-
 _NAME = "scaled_dot_product_attention"
 _NAMED = "flash_attention"
 _torchs: Callable[..., Any] = torch.nn.functional.scaled_dot_product_attention

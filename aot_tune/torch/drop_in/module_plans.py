@@ -25,8 +25,6 @@ from aot_tune.torch.drop_in.operator_calls import (
 from aot_tune.torch.drop_in.patch_library import ALL_ROWS, ASKED, DTYPES, PatchLibrary
 from aot_tune.torch.drop_in.replaced_modules import Forward, Replaced, count_call, own_forward, same_results
 
-__all__ = ["ModulePlan", "plan_module"]
-
 _OTHER = "its result is not that of the parts that it seems to be made of"
 
 _PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}

@@ -9,17 +9,6 @@ import torch
 
 from aot_tune.torch.drop_in.patch_library import DTYPES, PatchLibrary, RowRanges, blank, hold
 
-__all__ = [
-    "GatedRows",
-    "LinearProduct",
-    "NormRows",
-    "SoftmaxRows",
-    "activation_of",
-    "fits",
-    "hooked",
-    "same_activation",
-]
-
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _interpreter: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack

@@ -13,8 +13,6 @@ from aot_tune.signatures.operator_signature import OperatorSignature, read_signa
 from aot_tune.torch.registration import register
 from aot_tune.torch.torch_versions import TorchError
 
-__all__ = ["ALL_ROWS", "ASKED", "DTYPES", "OPERATORS", "PatchLibrary", "RowRanges", "blank", "hold"]
-
 _STEPS = tuple(1 << n for n in range(13))
 """Row counts that a library is asked about. Any other count is treated like the next lower one."""
 

@@ -23,8 +23,6 @@ from aot_tune.torch.drop_in.patch_library import ASKED, OPERATORS, PatchLibrary
 from aot_tune.torch.drop_in.replaced_modules import Replaced
 from aot_tune.torch.torch_versions import TorchError
 
-__all__ = ["Left", "Patched", "patch"]
-
 
 @dataclass(frozen=True)
 class Left:

@@ -12,8 +12,6 @@ import torch
 
 from aot_tune.torch.drop_in.patch_library import RowRanges
 
-__all__ = ["Replaced", "count_call", "evaluated", "own_forward", "same_results"]
-
 Forward = Callable[..., Any]
 
 _NEAR = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}

@@ -9,8 +9,6 @@ from aot_tune.render import Renderer
 from aot_tune.spec import Operator
 from aot_tune.spec.load_operators import bundled_templates, load_operator, operator_folders
 
-__all__ = ["OPERATORS", "RENDERER"]
-
 RENDERER = Renderer([bundled_templates()])
 """It reads each template once."""
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from aot_tune.plan.library_plan import Request, make_plan, write_plan
 
-__all__ = ["GENERIC", "SOME_FAIL", "planned", "project"]
-
 OPERATOR = """
 from aot_tune.spec import Kernel, Operator, Parameter, Tensor, TritonFunction, ceildiv, dims, parameter, problem, target
 

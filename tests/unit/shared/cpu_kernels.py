@@ -12,8 +12,6 @@ from aot_tune.compile.cxx import TOOLCHAIN
 from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec import Config, Operator, Target
 
-__all__ = ["TARGETS", "CpuKernel"]
-
 TARGETS = TOOLCHAIN.native()
 """Those that this machine runs."""
 

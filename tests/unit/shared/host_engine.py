@@ -18,8 +18,6 @@ from aot_tune.bench.worker.cuda_stream import Play, Recorded, one_by_one
 from aot_tune.bench.worker.engine import Call
 from aot_tune.bench.worker.loaded_objects import HOST
 
-__all__ = ["HostEngine", "mapper_of"]
-
 
 def _alone(play: Play, before: Play) -> float:
     before()

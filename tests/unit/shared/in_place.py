@@ -17,8 +17,6 @@ from aot_tune.bench.protocol.measurement_records import Check, Device, Policy, R
 from aot_tune.bench.worker.worker_session import WorkerSession, session_of
 from aot_tune.spec import Problem
 
-__all__ = ["Bed", "build"]
-
 OPERATOR = '''
 """state = 2 * state + x; out = x + the old state, in the memory of x if need be; total = the sum of x."""
 from aot_tune.spec import Baseline, Kernel, Operator, Tensor, dims, problem

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["GOLDEN", "ROOT", "SHARED"]
-
 SHARED = Path(__file__).resolve().parent
 GOLDEN = SHARED.parent / "golden"
 ROOT = SHARED.parents[2]

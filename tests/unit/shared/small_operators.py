@@ -7,8 +7,6 @@ from typing import Any
 
 from aot_tune.spec import Kernel, Operator, Tensor, dims, problem
 
-__all__ = ["make_operator"]
-
 
 def make_operator(*kernels: Kernel, extents: str = "M N", **changes: Any) -> Operator:
     """out = x, by a generic kernel and others, on a problem of extents 3, 5, 7, ...; `changes` are other fields."""

@@ -22,19 +22,6 @@ from aot_tune.triton.ask_declarations import ROOTS, child_environment, inspect
 from aot_tune.triton.installed import find_triton
 from aot_tune.triton.triton_messages import Answer, FunctionRequest, Given, InspectRequest, TensorFacts
 
-__all__ = [
-    "EACH_TRITON",
-    "FUNCTIONS",
-    "ONE_TRITON",
-    "VERSIONS",
-    "ask",
-    "chain",
-    "integer",
-    "jit_of",
-    "pointer",
-    "request",
-]
-
 FUNCTIONS = SHARED / "triton_functions"
 """The folder of the functions; its parent is their root."""
 
