@@ -328,6 +328,8 @@ def examine() -> Examination:
     gpus, cache, targets = _examine_gpus(query), examine_cache(cache_location(os.environ)), native_targets()
     troubles = [*(c.trouble for c in compilers), *gpus.troubles, cache.trouble]
     jobs = parallel_compiles(os.environ)
+    others = [o.name for o in OPTIONS if os.environ.get(o.name) and o.name not in _HEEDED]
+    said = f"{', '.join(others)}: set, but not considered: this describes a build without options" if others else ""
     return Examination(
         python=sys.version.split()[0],
         executable=sys.executable,
@@ -342,7 +344,7 @@ def examine() -> Examination:
         jobs_reason=jobs.reason,
         memory=memory_text(),
         cache=cache,
-        options=tuple(_option_lines(os.environ)),
+        options=(*([said] if said else ()), *misspelt(os.environ)),
         problems=sum(trouble is not None and trouble.stops for trouble in troubles),
         tools=tuple(_examine_tool(name) for name in ("cmake", "ninja")),
     )
@@ -359,13 +361,6 @@ def _examine_tool(name: str) -> ToolFound:
         told = ""
     version = re.search(r"\d+(\.\d+)+", told)
     return ToolFound(name=name, version=version[0] if version else "of unknown version", path=path)
-
-
-def _option_lines(environment: Mapping[str, str]) -> list[str]:
-    """One line for the options in the environment that doctor ignores, and one for each misspelt option."""
-    others = [o.name for o in OPTIONS if environment.get(o.name) and o.name not in _HEEDED]
-    said = f"{', '.join(others)}: set, but not considered: this describes a build without options" if others else ""
-    return [*([said] if said else ()), *misspelt(environment)]
 
 
 def _examine_gpus(query: DeviceQuery) -> GpusFound:

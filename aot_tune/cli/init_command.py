@@ -71,7 +71,7 @@ def _init(given: argparse.Namespace) -> int:
     package = given.name.rstrip("/")
     files, folder, fresh = project_files(package, given.kind), Path(package), Path(f".{package}.{os.getpid()}")
     try:
-        if os.path.lexists(folder) and not _is_free(folder):
+        if os.path.lexists(folder) and not (folder.is_dir() and all(path.name == ".git" for path in folder.iterdir())):
             raise BuildError(
                 f"{folder} exists and is not an empty folder",
                 why="this command overwrites nothing",
@@ -92,11 +92,6 @@ def _init(given: argparse.Namespace) -> int:
         print(folder / name)
     print(f"\ncd {folder}", *(step.format(name=package) for step in _STEPS), sep="\n")
     return 0
-
-
-def _is_free(folder: Path) -> bool:
-    """Whether a folder holds nothing but a repository."""
-    return folder.is_dir() and all(path.name == ".git" for path in folder.iterdir())
 
 
 def _put(fresh: Path, folder: Path) -> None:

@@ -199,16 +199,11 @@ def _told(error: Exception, directory: Path | None) -> str:
     return f"{where}{error.strerror or error}{full}"
 
 
-def _tell_in_any_encoding() -> None:
-    """Let an output write characters that its encoding lacks as escapes. They must not end a build."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the exit status: 0, 1 after an error message, 2 for a wrong command line."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Returns the exit status: 0, 1 after an error message, 2 for a wrong command line."""
-    _tell_in_any_encoding()
     words = sys.argv[1:] if arguments is None else arguments
     parser = _internal_line() if words and words[0] in _INTERNAL else command_line()
     given = parser.parse_args(words)

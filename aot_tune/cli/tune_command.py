@@ -209,7 +209,16 @@ def _tune_planned(given: argparse.Namespace) -> int:
     if given.json:
         library = TunedLibrary(
             library=read_plan(given.directory)[0].name,
-            records=tuple(_tuned_record(path, database) for path, database in recorded.files.items()),
+            records=tuple(
+                TunedRecord(
+                    path=str(path),
+                    operator=database.operator,
+                    device=database.device.name,
+                    problems=len(database.problems),
+                    candidates=len(database.candidates),
+                )
+                for path, database in recorded.files.items()
+            ),
             notes=tuple(recorded.notes),
             error=str(recorded.error or ""),
         )
@@ -219,16 +228,6 @@ def _tune_planned(given: argparse.Namespace) -> int:
     if recorded.error is not None:
         raise recorded.error
     return 0
-
-
-def _tuned_record(path: Path, database: OperatorDatabase) -> TunedRecord:
-    return TunedRecord(
-        path=str(path),
-        operator=database.operator,
-        device=database.device.name,
-        problems=len(database.problems),
-        candidates=len(database.candidates),
-    )
 
 
 def print_records(files: Mapping[Path, OperatorDatabase], notes: Iterable[str]) -> None:

@@ -221,7 +221,9 @@ class Room:
         If none runs, there always is.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._running == 0 or self._fits(memory))
+            self._changed.wait_for(
+                lambda: self._running == 0 or (self._running < self._count and self._used + memory <= self._free)
+            )
             self._running, self._used = self._running + 1, self._used + memory
         try:
             yield
@@ -229,9 +231,6 @@ class Room:
             with self._changed:
                 self._running, self._used = self._running - 1, self._used - memory
                 self._changed.notify_all()
-
-    def _fits(self, memory: int) -> bool:
-        return self._running < self._count and self._used + memory <= self._free
 
 
 def parallel_compiles(environ: Mapping[str, str], *, root: Path = Path("/"), memory: int = MEMORY_PER_COMPILE) -> Jobs:

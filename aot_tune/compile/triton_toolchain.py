@@ -337,14 +337,9 @@ def functions_of(objects: Sequence[Path], command: Sequence[str], environ: Mappi
         ToolchainError: when the compiler fails.
     """
     held = [path.read_bytes() for path in objects]
-    wanted = [f for f in FUNCTIONS if any(_namespace(f) in data for data in held)]
+    wanted = [f for f in FUNCTIONS if any(f"_ZN8launcher{len(f)}{f}".encode() in data for data in held)]
     with _lock:
         return [_function_object(family, list(command), environ) for family in wanted]
-
-
-def _namespace(family: str) -> bytes:
-    """The prefix of its functions' names in an object."""
-    return f"_ZN8launcher{len(family)}{family}".encode()
 
 
 def _function_object(family: str, command: list[str], environ: Mapping[str, str]) -> Path:

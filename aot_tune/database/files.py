@@ -141,31 +141,23 @@ def _check_places(tree: RecordTree) -> None:
     paths: dict[tuple[str, str], Path] = {}
     for path, database in tree.items():
         with mistakes.gather():
-            _check_name(path, database)
+            if path.stem != database.operator:
+                raise DatabaseError(
+                    f"{path}:1: it is a record of operator {database.operator!r}",
+                    why="a record has the name of its operator",
+                    fix=f"rename it to {database.operator}.jsonl, or restore the file",
+                )
         with mistakes.gather():
-            _check_one_device(path, database, devices)
+            first, digest = devices.setdefault(path.parent, (path, database.device.digest))
+            if digest != database.device.digest:
+                raise DatabaseError(
+                    f"{path}:2: it is of {database.device.name} ({database.device.slug}), but {first.name} is not",
+                    why="a folder holds the records of one device",
+                    fix=f"move it to a folder {database.device.slug}",
+                )
         with mistakes.gather():
             _check_alone(path, database, paths)
     mistakes.tell()
-
-
-def _check_name(path: Path, database: OperatorDatabase) -> None:
-    if path.stem != database.operator:
-        raise DatabaseError(
-            f"{path}:1: it is a record of operator {database.operator!r}",
-            why="a record has the name of its operator",
-            fix=f"rename it to {database.operator}.jsonl, or restore the file",
-        )
-
-
-def _check_one_device(path: Path, database: OperatorDatabase, devices: dict[Path, tuple[Path, str]]) -> None:
-    first, digest = devices.setdefault(path.parent, (path, database.device.digest))
-    if digest != database.device.digest:
-        raise DatabaseError(
-            f"{path}:2: it is of {database.device.name} ({database.device.slug}), but {first.name} is not",
-            why="a folder holds the records of one device",
-            fix=f"move it to a folder {database.device.slug}",
-        )
 
 
 def _check_alone(path: Path, database: OperatorDatabase, paths: dict[tuple[str, str], Path]) -> None:

@@ -244,7 +244,12 @@ def _read(lines: Sequence[RecordLine], name: str) -> _Content:
         elif line.problem is not None:
             _add(content.problems, line.problem.id, (number, line.problem), where)
         elif line.measurement is not None:
-            _check_known(content, line.measurement, where)
+            if line.measurement.problem not in content.problems:
+                raise DatabaseError(f"{where}: no line above has the problem {line.measurement.problem!r}", fix=RESTORE)
+            if line.measurement.candidate not in content.candidates and not is_baseline(line.measurement.candidate):
+                raise DatabaseError(
+                    f"{where}: no line above has the candidate {line.measurement.candidate!r}", fix=RESTORE
+                )
             content.measurements.setdefault(line.measurement.problem, []).append((number, line.measurement))
         elif line.survey is not None:
             survey = line.survey if line.survey.id else msgspec.structs.replace(line.survey, id=form_id(line.survey))
@@ -262,13 +267,6 @@ def _add(by_name: dict[str, Any], name: str, value: object, where: str) -> None:
     if name in by_name:
         raise DatabaseError(f"{where}: {name!r} is listed twice", fix="keep one of the two lines")
     by_name[name] = value
-
-
-def _check_known(content: _Content, line: MeasurementLine, where: str) -> None:
-    if line.problem not in content.problems:
-        raise DatabaseError(f"{where}: no line above has the problem {line.problem!r}", fix=RESTORE)
-    if line.candidate not in content.candidates and not is_baseline(line.candidate):
-        raise DatabaseError(f"{where}: no line above has the candidate {line.candidate!r}", fix=RESTORE)
 
 
 def _check_counts(content: _Content, name: str) -> None:

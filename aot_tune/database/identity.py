@@ -146,7 +146,7 @@ class _ReferenceWalk:
             self._function(value)
         elif isinstance(value, type):
             self._class(value)
-        elif _is_array(value):
+        elif all(hasattr(value, name) for name in ("dtype", "shape", "tobytes")):
             content = hashlib.sha256(value.tobytes()).hexdigest()
             self.found.add((name, f"{value.dtype} {tuple(value.shape)} {content}"))
         else:
@@ -250,10 +250,6 @@ def _text(value: object) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(_text, value))}{',' if len(value) == 1 else ''})"
     return repr(value)
-
-
-def _is_array(value: object) -> bool:
-    return all(hasattr(value, name) for name in ("dtype", "shape", "tobytes"))
 
 
 def _parts(value: Any) -> Iterable[tuple[str, Any]]:

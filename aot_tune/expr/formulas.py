@@ -163,7 +163,10 @@ class Formula(ExprNode):
 
     def data(self) -> list[Any]:
         """The formula as plain lists, for `Formula.of`: one list for each step, which names other steps by number."""
-        return [[NAMES.get(s.op, s.op), _as_data(s.value), *s.args] for s in self.steps()]
+        return [
+            [NAMES.get(s.op, s.op), {"float": s.value.hex()} if isinstance(s.value, float) else s.value, *s.args]
+            for s in self.steps()
+        ]
 
     @classmethod
     def of(cls, data: Any) -> Formula:
@@ -244,11 +247,6 @@ def _of_expr(expr: Expr) -> Formula:
     if expr.op == "==" and args[0].op in ("present", "and", "or") and expr.args[1].op == "const":
         return args[0] if expr.args[1].value else ~args[0]  # `~` of an expression is written so
     return Formula(expr.op, args)
-
-
-def _as_data(value: FormulaValue) -> Any:
-    """A value in a form that JSON can hold. A float becomes a text."""
-    return {"float": value.hex()} if isinstance(value, float) else value
 
 
 def _of_data(data: Any) -> FormulaValue:

@@ -154,12 +154,9 @@ def _shared_terms(expected: tuple[ExpectedTime, ...]) -> dict[int, int]:
         for number in expectation.model.terms:
             if number < expectation.terms.shared:
                 needed.add(number)
-                needed.update(_pair(expectation.terms.terms[number]))
+                term = expectation.terms.terms[number]
+                needed.update(term.pair if term.kind == "product" else ())
     return {number: position for position, number in enumerate(sorted(needed))}
-
-
-def _pair(term: Term) -> tuple[int, ...]:
-    return term.pair if term.kind == "product" else ()
 
 
 def _terms_of_table(index: int, target: TargetTable, shared: Mapping[int, int], fact: Fact) -> str:
@@ -276,7 +273,11 @@ def render_dispatch(spec: LibrarySpec, manifest: str) -> str:
         traced=c_string(traced[1:-1]),
         operators=[_operator(spec, table) for table in spec.operators],
         backends=[f"&backend_{f}" for f in families],
-        loading=[f"preload<operator_{t.operator.name}::Own>" for t in spec.operators if _loads(t)],
+        loading=[
+            f"preload<operator_{t.operator.name}::Own>"
+            for t in spec.operators
+            if any(family_facts(v.candidate.target).preloads for v in t.variants)
+        ],
         facts=[f"&operator_{t.operator.name}::Own::kFacts" for t in spec.operators],
     )
 
@@ -324,10 +325,6 @@ def _tolerance(op: Operator, tensor: Tensor) -> str:
     if isinstance(stated, OffBy):
         return braced([0, stated.most, stated.share])
     return braced([stated or 0, 0, 1])
-
-
-def _loads(table: OperatorTable) -> bool:
-    return any(family_facts(v.candidate.target).preloads for v in table.variants)
 
 
 def _tables(table: OperatorTable) -> str:

@@ -201,7 +201,9 @@ def _not_answered_once(operator: Operator, generics: Sequence[Variant]) -> str:
 
     Empty if nothing is wrong. What `legal` excludes needs no answer.
     """
-    guards = {v.name: tuple(g for g in v.guards if not _of_dtypes(g.facts())) for v in generics}
+    guards = {
+        v.name: tuple(g for g in v.guards if not all(fact.startswith("dtype.") for fact in g.facts())) for v in generics
+    }
     facts = sorted({fact for several in guards.values() for g in several for fact in g.facts()})
     values = [values_of_fact(operator, fact) for fact in facts]
     if math.prod(map(len, values)) > _MOST_COMBINATIONS:
@@ -212,10 +214,6 @@ def _not_answered_once(operator: Operator, generics: Sequence[Variant]) -> str:
             shown = f" with {', '.join(f'{fact}={value}' for fact, value in call.items())}" if call else ""
             return f"of calls{shown}, {len(answering)} of them answer: {answering}"
     return ""
-
-
-def _of_dtypes(facts: frozenset[str]) -> bool:
-    return all(fact.startswith("dtype.") for fact in facts)
 
 
 _LAUNCHER, _LOAD = "_ZN8launcher", "4loadERNS_6KernelE"  # launcher::<family>::load(launcher::Kernel&, int), of Triton's
@@ -284,26 +282,17 @@ def generate(spec: LibrarySpec, out_dir: Path, read: Callable[[Variant], bytes] 
 def _as_objects_tell(spec: LibrarySpec, objects: Mapping[str, Member]) -> LibrarySpec:
     """The library with the variants that are `noting` and `settled`, as found in their objects."""
     noting = frozenset(symbol for symbol, member in objects.items() if _note(symbol) in member.symbols)
-    settled = frozenset(symbol for symbol, member in objects.items() if _loads_once(member))
+    settled = frozenset(
+        symbol
+        for symbol, member in objects.items()
+        if any(name.startswith(_LAUNCHER) and _LOAD in name for name in member.uses)
+    )
     tables = (dataclasses.replace(t, noting=noting, settled=settled) for t in spec.operators)
     return dataclasses.replace(spec, operators=tuple(tables))
 
 
-def _loads_once(member: Member) -> bool:
-    """Whether Triton's launcher loads its kernels."""
-    return any(name.startswith(_LAUNCHER) and _LOAD in name for name in member.uses)
-
-
 def _note(symbol: str) -> str:
     return f"{symbol}_note"
-
-
-def _functions_of(variant: Variant, *, notes: bool) -> tuple[str, ...]:
-    """Names of the functions that a variant's object must define, sorted."""
-    names = {"launch", "workspace"}
-    names |= {"preload"} if family_facts(variant.candidate.target).preloads else set()
-    names |= {"note"} if notes else set()
-    return tuple(f"{variant.symbol}_{name}" for name in sorted(names))
 
 
 def _objects(spec: LibrarySpec, read: Callable[[Variant], bytes]) -> dict[str, Member]:
@@ -332,7 +321,10 @@ def _checked_object(where: str, variant: Variant, data: bytes) -> Member:
         symbols, unlinkable = symbols_of(data), why_unlinkable(data, variant.symbol, variant.candidate.target)
     except ELFError as error:
         raise ManifestError(f"{where}: its object is no ELF file: {error}") from error
-    wanted = _functions_of(variant, notes=_note(variant.symbol) in symbols.defined)
+    names = {"launch", "workspace"}
+    names |= {"preload"} if family_facts(variant.candidate.target).preloads else set()
+    names |= {"note"} if _note(variant.symbol) in symbols.defined else set()
+    wanted = tuple(f"{variant.symbol}_{name}" for name in sorted(names))
     if missing := sorted(set(wanted) - symbols.defined):
         raise ManifestError(
             f"{where}: its object does not define the function {missing[0]!r}",

@@ -84,12 +84,8 @@ def _slots(places: Mapping[int, int]) -> list[int]:
 def place_of(op: Operator, problem: Problem) -> int:
     """What the runtime's `place_of_row` gives for a call like the problem."""
     dims, _, attributes, dtypes = tuned_facts(op, problem)
-    total = sum(value * _odd(i) for i, value in enumerate((*dims, *attributes, *dtypes))) & _MASK
+    total = sum(value * int(pow(_ODD, i + 1, 2**64)) for i, value in enumerate((*dims, *attributes, *dtypes))) & _MASK
     return total ^ (total >> 32)
-
-
-def _odd(index: int) -> int:
-    return int(pow(_ODD, index + 1, 2**64))
 
 
 def _row(op: Operator, problem: Problem) -> str:

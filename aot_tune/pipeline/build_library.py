@@ -32,7 +32,6 @@ from aot_tune.report.report_records import Report
 from aot_tune.report.report_text import in_reading_order
 from aot_tune.report.verdict import told_together, verdict_lines
 from aot_tune.search.budget import Budget
-from aot_tune.spec import Operator
 from aot_tune.support.errors import BuildError, DatabaseError
 from aot_tune.support.installed_paths import BUNDLED_PREFIX
 from aot_tune.support.progress import Progress
@@ -148,7 +147,12 @@ def build_with(session: Session, plan: Plan, directory: Path) -> Report:
     _without_failed(session)
     plan_checks(session, directory, chosen, generics)
     ago = session.progress.now() - session.time.tuned
-    note_tuned(directory, link_memory_of(session), ago=ago, granted=session.time.load.granted)
+    note_tuned(
+        directory,
+        link_memory(session) if session.location.mode in ("rw", "fresh") else None,
+        ago=ago,
+        granted=session.time.load.granted,
+    )
     report = finish(session, directory, chosen, generics)
     keep_texts(session, _kept(session, chosen, generics))
     if plan.options.mode in ("auto", "tune"):
@@ -160,15 +164,10 @@ def _evidence(session: Session) -> dict[str, list[Evidence]]:
     """Evidence by operator, as the mode says: none, from records, or measured."""
     if session.options.mode in ("generic", "compile"):
         return {name: [] for name in session.operators}
-    _tell_ties(session)
-    return replay_all(session) if session.options.replays else tune_library(session)
-
-
-def _tell_ties(session: Session) -> None:
-    """Say which record a build begins with, or replays, if another one is as near to a device."""
     records = deciding(session.databases, session.options.device)
     for line in dict.fromkeys(line for d in session.devices for line in told_ties(records, session.operators, d)):
         session.progress.line(line)
+    return replay_all(session) if session.options.replays else tune_library(session)
 
 
 def _without_failed(session: Session) -> None:
@@ -187,11 +186,6 @@ def _without_failed(session: Session) -> None:
     names = ", ".join(failures.operators)
     session.progress.line(f"LEFT OUT of the library, as AOT_TUNE_NO_SURVIVOR=leave-out says: {names}")
     session.leave_failed_out()
-
-
-def link_memory_of(session: Session) -> Path | None:
-    """Where to remember how long linking took; None if nothing may be written."""
-    return link_memory(session) if session.location.mode in ("rw", "fresh") else None
 
 
 def _generics(session: Session, name: str, evidences: list[Evidence]) -> list[Variant]:
@@ -262,7 +256,13 @@ def _compile_kept(
     built = {name: list(itertools.islice(left, len(variants))) for name, variants in generics.items()}
     for name, generic in ((name, variant) for name, variants in built.items() for variant in variants):
         with session.failures.of(name):
-            _require_generic(session.operators[name], generic)
+            operator = session.operators[name]
+            if not generic.compiled:
+                raise BuildError(
+                    f"operator {operator.name!r}: its generic kernel cannot be compiled",
+                    why=generic.error,
+                    fix=f"correct {operator.kernel(generic.candidate.kernel).source}; calls would have no answer",
+                )
     shipped = [*always, *(e for e in kept if not e.candidate.generic)]
     for variant in shipped:
         with session.failures.of(variant.candidate.operator):
@@ -277,16 +277,6 @@ def _compile_kept(
             f"recorded ones"
         )
     return built
-
-
-def _require_generic(operator: Operator, variant: Variant) -> None:
-    """Raise BuildError if the generic variant has no object, because some calls would have no variant."""
-    if not variant.compiled:
-        raise BuildError(
-            f"operator {operator.name!r}: its generic kernel cannot be compiled",
-            why=variant.error,
-            fix=f"correct {operator.kernel(variant.candidate.kernel).source}; calls would have no answer",
-        )
 
 
 def _toolchain(session: Session, variant: Variant) -> str:

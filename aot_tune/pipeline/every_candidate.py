@@ -77,7 +77,8 @@ def compile_operators(
         AotTuneError: for mistakes that are found before anything is compiled.
     """
     roots = roots_with_bundled(templates)
-    named = tuple(operators) or tuple(sorted(_own_operators(templates)))
+    folders = (f for t in templates if t != "bundled" for f in Path(t).iterdir() if (f / "operator.py").is_file())
+    named = tuple(operators) or tuple(sorted({f.name for f in folders}))
     request = Request(
         name="compiled",
         prefix="compiled",
@@ -93,11 +94,6 @@ def compile_operators(
     if as_json:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
     return not any(k.is_lost or (strict and k.is_faulty) for k in results)
-
-
-def _own_operators(templates: Sequence[str]) -> set[str]:
-    """The operators of a project's own roots. The bundled root only serves templates that include its files."""
-    return {f.name for t in templates if t != "bundled" for f in Path(t).iterdir() if (f / "operator.py").is_file()}
 
 
 def _smallest_check(operator: Operator, requires: Sequence[Expr] = ()) -> Check | None:

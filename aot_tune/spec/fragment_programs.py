@@ -283,7 +283,9 @@ def program_of(op: OperatorFields, name: str) -> Program:
     if name not in op.fragments:
         names = [*op.fragments, *([EPILOGUE] if op.epilogue is not None else [])]
         raise SpecError(f"operator {op.name!r} has no fragment {name!r}", fix=did_you_mean(name, names))
-    return typed(op.fragments[name].formula, _of_fragment(op, name))
+    return typed(
+        op.fragments[name].formula, _Scope(op, op.fragments[name].indices, f"operator {op.name!r}: fragment {name!r}")
+    )
 
 
 def step_program(op: OperatorFields, step: Compute) -> Program:
@@ -302,10 +304,6 @@ def _output(op: OperatorFields, epilogue: Epilogue) -> Tensor:
 def _of_epilogue(op: OperatorFields, epilogue: Epilogue) -> _Scope:
     extents: dict[str, Expr | None] = {str(a): e for a, e in enumerate(_output(op, epilogue).shape)}
     return _Scope(op, extents, f"operator {op.name!r}: the epilogue of {epilogue.output!r}")
-
-
-def _of_fragment(op: OperatorFields, name: str) -> _Scope:
-    return _Scope(op, op.fragments[name].indices, f"operator {op.name!r}: fragment {name!r}")
 
 
 def _after(op: OperatorFields, before: Formula, step: EpilogueStep) -> Formula:

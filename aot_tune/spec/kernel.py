@@ -252,7 +252,9 @@ class Kernel:
                 f"kernel {self.name!r}: function {str(self.function)[:80]!r} is not a CudaFunction or Launcher",
                 fix='write function=CudaFunction("folder/file.cu:name", {...}, grid=..., block=...)',
             )
-        given = [w for w, stated in self._sources() if stated]
+        given = ["a template"] if self.template else []
+        given += ["a Triton function"] if self.triton is not None else []
+        given += ["a function of C++ or CUDA"] if self.functions else []
         if not given:
             check_template_path(self.template, f"kernel {self.name!r}")
         if len(given) > 1:
@@ -265,13 +267,6 @@ class Kernel:
                 why="no C++ of the author's is compiled for it",
                 fix="leave `compile` out",
             )
-
-    def _sources(self) -> tuple[tuple[str, bool], ...]:
-        return (
-            ("a template", bool(self.template)),
-            ("a Triton function", self.triton is not None),
-            ("a function of C++ or CUDA", bool(self.functions)),
-        )
 
     def _check_suffix(self) -> None:
         """Raise if a file does not suit the compiler that the backend names."""
@@ -489,7 +484,7 @@ def _guard_sets(kernel: Kernel, stated: tuple[Expr, ...]) -> list[tuple[Expr, ..
         guards = tuple(with_config(kernel, e, config) for e in stated)
         sets.setdefault(tuple(e.key() for e in guards), guards)
     # A Triton function whose configs are not read yet may have any config.
-    return list(sets.values()) or [tuple(e for e in stated if not _names_parameters(e))]
+    return list(sets.values()) or [tuple(e for e in stated if not any(f.startswith(_PREFIX) for f in e.facts()))]
 
 
 def may_serve(kernel: Kernel, facts: Facts, *, worthwhile: bool = False) -> bool:
@@ -524,10 +519,6 @@ def _space(kernel: Kernel, names: Collection[str] | None = None) -> Iterator[dic
         axis_names = [p.name for p in axes]
         for values in itertools.product(*(p.values for p in axes)):
             yield dict(zip(axis_names, values, strict=True))
-
-
-def _names_parameters(expr: Expr) -> bool:
-    return any(f.startswith(_PREFIX) for f in expr.facts())
 
 
 def _number(kernel: Kernel, name: str, config: Config) -> int:

@@ -131,7 +131,7 @@ def _loaded(function: NativeFunction, kernel: Kernel, folder: Path, where: str) 
     folders = (path.parent, *map(Path, kernel.compile.include_directories))
     others = list(_headers(text, folders))
     every = [f for source in (text, *others) for f in source_functions(source)]
-    missing = _missing_headers(text, folders)
+    missing = [name for name in included_names(text) if not any((f / name).is_file() for f in folders)]
     declared = _declared(function, every, (text, *others), where, missing)
     seen = {w for t in (text, *others) for w in words(t)}
     seen -= {
@@ -159,11 +159,6 @@ def _headers(text: str, folders: Sequence[Path], *, in_angles: bool = False) -> 
         names = included_names(header, in_angles=in_angles)
         waiting += [*(str(Path(name).parent / n) for n in names), *names]
         yield header
-
-
-def _missing_headers(text: str, folders: Sequence[Path]) -> list[str]:
-    """What a source includes in quotes that is in none of the known folders."""
-    return [name for name in included_names(text) if not any((f / name).is_file() for f in folders)]
 
 
 def _declared(

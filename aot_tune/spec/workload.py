@@ -65,13 +65,10 @@ def with_workload(operator: Operator, stated: StatedWorkload, unserved: Mapping[
     workload: dict[str, tuple[Problem, ...]] = {}
     for family in sorted({*(given if isinstance(given, Mapping) else ()), *unserved, ""}):
         new = (w.problem for w in stated.problems if w.problem.id not in unserved.get(family, ()))
-        workload[family] = _each_once((*(operator.workload_for(family) if stated.beside else ()), *new))
+        before = operator.workload_for(family) if stated.beside else ()
+        workload[family] = tuple({p.id: p for p in (*before, *new)}.values())
     weights = added_up([*(WeightedProblem(problem=p) for p in declared), *stated.problems])
     return replace(operator, workload=workload, weights={w.problem.id: w.weight for w in weights})
-
-
-def _each_once(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    return tuple({p.id: p for p in problems}.values())
 
 
 def added_up(problems: Iterable[WeightedProblem]) -> tuple[WeightedProblem, ...]:

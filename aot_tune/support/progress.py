@@ -43,7 +43,8 @@ class Progress:
         self.later: Callable[[], float] = lambda: 0.0
         self._last, self._since, self._what = float("-inf"), self._start, ""
         self._lock = threading.Lock()
-        self._seen = _is_terminal(self._stream)
+        asked = getattr(self._stream, "isatty", None)
+        self._seen = asked is not None and asked() and os.environ.get("TERM") != "dumb"
         hidden = stream is None and not self._seen and not _output_is_shown()
         self._terminal = self._stream if self._seen else _controlling_terminal() if hidden else None
 
@@ -124,12 +125,6 @@ def _left_text(seconds: float) -> str:
     if seconds < 10:
         return "a few seconds"
     return f"about {math.ceil(seconds / 10) * 10} s" if seconds <= 90 else f"about {math.ceil(seconds / 60)} min"
-
-
-def _is_terminal(stream: TextIO) -> bool:
-    """Whether it is a terminal that can change a line."""
-    asked = getattr(stream, "isatty", None)
-    return asked is not None and asked() and os.environ.get("TERM") != "dumb"
 
 
 def _columns(terminal: TextIO) -> int:

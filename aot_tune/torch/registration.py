@@ -18,7 +18,7 @@ from aot_tune.expr.integer_expressions import FUNCTIONS
 from aot_tune.signatures.call_checks import CallChecks
 from aot_tune.signatures.operator_signature import OperatorSignature, Overload, ScalarSignature, read_signatures
 from aot_tune.torch.backward import Backward, check_backward, refuse_transforms, register_backward
-from aot_tune.torch.shim import Shim, build_shim, find_shim, load_shim
+from aot_tune.torch.shim import build_shim, find_shim, load_shim
 from aot_tune.torch.torch_versions import TorchError, check_torch
 
 _DTYPES = {
@@ -285,7 +285,11 @@ def _register(
             why="torch uses it itself" if namespace in _TAKEN else "it is not an identifier",
             fix="pass namespace=, an identifier of your own",
         )
-    loaded = _shim(shim)
+    if isinstance(shim, bool) or shim is None:
+        path = build_shim() if shim else None if shim is False else find_shim()
+    else:
+        path = Path(shim).absolute()
+    loaded = None if path is None else load_shim(path)
     library = torch.library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
     made_of = [
         (op, overload, functions.get(op.name) if overload.made else None)
@@ -300,14 +304,6 @@ def _register(
     registered = Registered(namespace, tuple(op.name for op in operators), loaded is not None, tuple(functions))
     _registered[namespace] = _Registration(module, functions, registered, library)
     return registered
-
-
-def _shim(wanted: bool | str | os.PathLike[str] | None) -> Shim | None:
-    if isinstance(wanted, bool) or wanted is None:
-        path = build_shim() if wanted else None if wanted is False else find_shim()
-    else:
-        path = Path(wanted).absolute()
-    return None if path is None else load_shim(path)
 
 
 def _namespace(module: ModuleType) -> str:

@@ -236,13 +236,9 @@ class Bench(BenchContext):
             worker.loaded[run.digest] = None
         measured = self._judge(run, worker, odd, best_ns, timed)
         with run.phases("unload"):
-            self._unload(run, worker, 0 if self.family.on_host else _MOST_LOADED)
+            for handle in worker.let_go(0 if self.family.on_host else _MOST_LOADED):
+                self._ask(run, worker, messages.Unload(handle=handle), self.policy.deadlines.load)
         return measured
-
-    def _unload(self, run: Run, worker: Worker, most: int) -> None:
-        """Unload the objects that were loaded longest ago, until at most `most` are left."""
-        for handle in worker.let_go(most):
-            self._ask(run, worker, messages.Unload(handle=handle), self.policy.deadlines.load)
 
     def _warm_worker(self, run: Run, odd: Odd | None) -> Worker:
         """A worker with the problem's buffers. If it dies of an earlier candidate, it is replaced once."""
@@ -265,16 +261,13 @@ class Bench(BenchContext):
         suite = self.findings.suite(prepared.operator_folder, digest, requires)
         if self.findings.verdicts.has(suite):
             return Odd(suite)
-        problems = self._checks(prepared, requires)
-        return Odd(suite, problems) if problems else None
-
-    def _checks(self, prepared: Prepared, requires: Sequence[Expr]) -> list[Prepared]:
         operator = self.operators[prepared.operator]
         findings, key = self.findings, "\n".join((operator.folder, *(r.key() for r in requires)))
         if (findings, key) not in self._fitted:
             checks = findings.checks.of(operator, requires, self.policy, self.family.on_host)
             self._fitted[findings, key] = self._preparation.of_all(findings, operator, checks)
-        return self._fitted[findings, key]
+        problems = self._fitted[findings, key]
+        return Odd(suite, problems) if problems else None
 
     def _judge(self, run: Run, worker: Worker, odd: Odd | None, best_ns: float | None, timed: bool) -> Measurement:
         limits, key = self.policy.deadlines, run.prepared.key

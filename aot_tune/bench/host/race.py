@@ -413,7 +413,8 @@ class Race:
         """
         self._hush(runner)
         last, self._last = self._last, runner
-        resumed = self._others_since(last, runner)
+        strangers = bool(self._states and self._states[-1].others)
+        resumed = strangers or last is None or (last.variant is None) != (runner.variant is None)
         request = runner.turn(self._prepared.key, fresh=fresh, clock=clock, resumed=resumed)
         reply = self._ask(runner, request, self._policy.deadlines.bench)
         if not isinstance(reply, messages.Timed):
@@ -427,11 +428,6 @@ class Race:
         runner.threads = reply.threads
         runner.samples.append(reply.samples[0])
         return reply.mhz
-
-    def _others_since(self, last: _Runner | None, runner: _Runner) -> bool:
-        """Whether another process may have used the device since the last runner's turn. Entries share one worker."""
-        strangers = bool(self._states and self._states[-1].others)
-        return strangers or last is None or (last.variant is None) != (runner.variant is None)
 
     def _hush(self, runner: _Runner) -> None:
         """Before a turn: wait until nothing else runs on the cores, where that matters."""

@@ -85,11 +85,6 @@ _AWAKE = 20
 """A call that was made before is not short if even alone it takes so many times as long as short calls."""
 
 
-def _calls_between(wanted: int, copies: int) -> int:
-    """How many calls a graph holds if so many are `wanted`: one for each copy, or more if there are few copies."""
-    return min(wanted, max(copies, _LEAST))
-
-
 def _put_back(storage: Any, source: Any) -> Undo:
     """A function that writes again what a call has changed of a storage: its blocks if they are few, or else all."""
     size = storage.numel() // _BLOCK * _BLOCK
@@ -250,7 +245,7 @@ class _GraphSampler:
         copies = len(self._calls)
         if not self._undo:
             return _graph_size(call_ns, copies, self._sample_ns, self._rules)
-        return _calls_between(_graph_size(call_ns, 1, self._sample_ns, self._rules), copies)
+        return min(_graph_size(call_ns, 1, self._sample_ns, self._rules), max(copies, _LEAST))
 
     def _play(self, play: Play, count: int, warm: bool) -> list[float]:
         if not self._undo:

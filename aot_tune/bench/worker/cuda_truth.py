@@ -137,11 +137,6 @@ def _made_on(device: torch.device, wide: bool) -> Iterator[None]:
         _NUMPY.set_default_dtype()
 
 
-def _is_for_host(operator: Operator) -> bool:
-    """Whether the reference of a concrete operator runs on the host."""
-    return any(t.dtype.name in _FOR_HOST for t in operator.tensors)
-
-
 def exact_on_host(operator: Operator, check: Check, storages: Mapping[str, Any], *, wide: bool) -> dict[str, Any]:
     """What `exact_values` returns, computed by numpy. Integers of 64 bits keep their dtype."""
     inputs: dict[str, Any] = {}
@@ -346,7 +341,7 @@ def exact_values(
     Raises:
         KeyError, TypeError, ValueError: as `outputs_of` does.
     """
-    if _is_for_host(operator):
+    if any(t.dtype.name in _FOR_HOST for t in operator.tensors):
         return exact_on_host(operator, check, storages, wide=wide)
     arrays: dict[str, Any] = {}
     exactly_float = True

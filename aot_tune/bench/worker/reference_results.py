@@ -374,18 +374,14 @@ def run_reference(
         value = cut_off(tensor.dtype, value) if wide else values_of(tensor.dtype, stored_as(tensor.dtype, value))
         whole = _WHOLE.get(tensor.dtype.name, "float64")
         if wide and whole != "float64" and value.dtype.kind == "f":
-            _refuse_large_floats(tensor, value)
+            largest = float(np.max(np.abs(value), initial=0.0, where=np.isfinite(value)))
+            if largest > _MOST_EXACT:
+                raise ValueError(
+                    f"the reference returns {tensor.name!r}, which is {tensor.dtype.name}, as floats of up to "
+                    f"{largest:g}: beyond 2^53 these are not exact; compute with integers"
+                )
         results[tensor.name] = np.ascontiguousarray(value, dtype=whole if value.dtype.kind in "biu" else np.float64)
     return results
-
-
-def _refuse_large_floats(tensor: Tensor, value: NDArray[Any]) -> None:
-    largest = float(np.max(np.abs(value), initial=0.0, where=np.isfinite(value)))
-    if largest > _MOST_EXACT:
-        raise ValueError(
-            f"the reference returns {tensor.name!r}, which is {tensor.dtype.name}, as floats of up to {largest:g}: "
-            "beyond 2^53 these are not exact; compute with integers"
-        )
 
 
 def _casts_nonfinite(operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]]) -> bool:

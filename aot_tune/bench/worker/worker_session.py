@@ -266,22 +266,15 @@ class WorkerSession:
 
     def _warm(self, keys: Sequence[str], quick: bool) -> None:
         """Make the buffers of some problems, see `_fill`. Release those of others that were used longest ago."""
-        self._make_room_for(keys)
-        for key in keys:
-            self._fill(self._state(key), quick)
-
-    def _fill(self, state: ProblemState, quick: bool) -> None:
-        """Make the buffers that a problem is verified with, those of the first run if it is `quick`."""
-        if self._role == "candidate" or self._engine.on_host:  # on a device, those for timed calls are others
-            for placement in state.placements()[: 1 if quick else None]:
-                state.at(placement)
-        _ = state.expected
-
-    def _make_room_for(self, keys: Sequence[str]) -> None:
-        """Release buffers of other problems, so that there is room for those of these."""
         new = [self._named[k] for k in keys if not self._state(k).bytes]
         coming = sum(self._operator(w.operator_folder).tensor_bytes(w.check.problem) for w in new)
         self._make_room(keys, _COPIES * coming)
+        for key in keys:
+            state = self._state(key)
+            if self._role == "candidate" or self._engine.on_host:  # on a device, those for timed calls are others
+                for placement in state.placements()[: 1 if quick else None]:
+                    state.at(placement)
+            _ = state.expected
 
     def _collect(self) -> None:
         """Free what is in cycles. This is between problems: nothing is timed."""

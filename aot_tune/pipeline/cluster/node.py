@@ -82,7 +82,12 @@ def node_facts(asked: NodeQuestion) -> NodeFacts:
     makers, missing = {}, {}
     for backend in asked.backends:
         try:
-            makers[backend] = _maker_of(_chain(backend, tuple(sorted(asked.environ.items()))), asked.targets)
+            chain = _chain(backend, tuple(sorted(asked.environ.items())))
+            named = (target_by_name(t) for t in asked.targets)
+            makers[backend] = {
+                "identity": chain.identity(),
+                **{t.name: chain.recipe(t) for t in named if t.family in families_of(chain)},
+            }
         except ToolchainError as error:
             missing[backend] = str(error)
     return NodeFacts(
@@ -93,12 +98,6 @@ def node_facts(asked: NodeQuestion) -> NodeFacts:
         missing=missing,
         files={name: file_digest(name) for name in asked.files},
     )
-
-
-def _maker_of(chain: Toolchain, targets: tuple[str, ...]) -> dict[str, object]:
-    """The identity of a toolchain for targets, as the keys of its objects have it."""
-    named = (target_by_name(t) for t in targets)
-    return {"identity": chain.identity(), **{t.name: chain.recipe(t) for t in named if t.family in families_of(chain)}}
 
 
 def compile_here(order: bytes) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
@@ -42,7 +42,7 @@ def _is_at_ticks(ns: float, tick: float) -> bool:
 def doubts(evidence: Evidence, problems: Collection[str], tick: float | None = None) -> dict[str, str]:
     """Why the best times on some problems may be wrong, by problem id. `tick` is the scheduler's, in ns."""
     tick = 1e9 * time.clock_getres(_COARSE) if tick is None else tick
-    best = _best_of(evidence.times())
+    best = {name: min(row.values()) for name, row in evidence.times().items() if row}
     by_id = {p.id: p for p in evidence.workload if p.id in best}
     found: dict[str, str] = {}
     for name in problems:
@@ -56,10 +56,6 @@ def doubts(evidence: Evidence, problems: Collection[str], tick: float | None = N
                 found[name] = f"it takes {times}, though that is larger"
                 break
     return found
-
-
-def _best_of(times: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    return {name: min(row.values()) for name, row in times.items() if row}
 
 
 def _larger(evidence: Evidence, problem: Problem, others: Iterable[Problem]) -> Iterator[Problem]:

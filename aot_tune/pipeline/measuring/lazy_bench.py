@@ -7,7 +7,7 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -165,21 +165,20 @@ class LazyBench:
                 if self._exclusive:
                     log = self.session.progress.line
                     stack.enter_context(device_lock(self.device, log, patience, self._interrupted.is_set))
-                bench = stack.enter_context(self._here())
+                bench = stack.enter_context(
+                    Bench(
+                        self.device,
+                        family(self.device.family).policy(),
+                        scratch=self.shared.own_folder(),
+                        threads=self.session.threads,
+                        log=self.session.progress.line,
+                        findings=self.shared.findings,
+                        waits=self._exclusive,
+                    )
+                )
             self._stack.enter_context(stack.pop_all())
         self._bench, self.since = bench, self.session.progress.now()
         return bench
-
-    def _here(self) -> AbstractContextManager[MeasuringBench]:
-        return Bench(
-            self.device,
-            family(self.device.family).policy(),
-            scratch=self.shared.own_folder(),
-            threads=self.session.threads,
-            log=self.session.progress.line,
-            findings=self.shared.findings,
-            waits=self._exclusive,
-        )
 
     @property
     def referring(self) -> float:

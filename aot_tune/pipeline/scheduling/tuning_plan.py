@@ -396,7 +396,11 @@ class TuningPlan:
 
     def _without_passed(self, opened: _OpenProblem, taken: Sequence[Variant]) -> list[Variant]:
         """Candidates that are not passed over because of a similar problem. All of them wait no longer."""
-        passed = self._resemblances_of(opened.evidence).pass_over(opened.problem, taken)
+        count, resemblances = self._resemblances.get(id(opened.evidence), (0, None))
+        if resemblances is None or count != len(opened.evidence.variants):
+            count, resemblances = len(opened.evidence.variants), Resemblances(opened.evidence)
+            self._resemblances[id(opened.evidence)] = count, resemblances
+        passed = resemblances.pass_over(opened.problem, taken)
         if passed:
             self._turn.spared(opened.task, len(passed))
             self._changes += 1
@@ -609,13 +613,6 @@ class TuningPlan:
         mine = (p for p in self._open if p.evidence is evidence)
         waits = partial(_OpenProblem.rivals, generic_too=not self._limited)
         return {p.problem.id for p in mine if p.number in self._running or waits(p)}
-
-    def _resemblances_of(self, evidence: Evidence) -> Resemblances:
-        count, resemblances = self._resemblances.get(id(evidence), (0, None))
-        if resemblances is None or count != len(evidence.variants):
-            count, resemblances = len(evidence.variants), Resemblances(evidence)
-            self._resemblances[id(evidence)] = count, resemblances
-        return resemblances
 
     def _reconsider(self) -> None:
         """If candidates have failed since the last call, want again what was passed over."""

@@ -139,7 +139,7 @@ def selected(evidence: Evidence, options: Options | None = None) -> tuple[Costs,
     """The selection of an operator's variants on one target, and the costs that it is based on."""
     operator, costs, times = evidence.operator, evidence.choice_costs(), evidence.times()
     if evidence.brief or evidence.standing_in:
-        reached = {p: row for p, row in times.items() if _any_tuned(evidence, row)}
+        reached = {p: row for p, row in times.items() if any(not evidence.variants[c].candidate.generic for c in row)}
         costs, times = {p: row for p, row in costs.items() if p in reached}, reached
     facts = {p.id: operator.facts(p) for p in evidence.workload}
     sizes = {i: e.text_bytes for i, e in evidence.variants.items() if e.object}
@@ -176,11 +176,6 @@ def told_losses(evidence: Evidence, selection: Selection) -> list[str]:
             f"{P95_LIMIT:.0%} are the limits"
         )
     return lines
-
-
-def _any_tuned(evidence: Evidence, candidates: Iterable[str]) -> bool:
-    """Whether more than generic variants have times. If there was no time for others, the generic ones have not won."""
-    return any(not evidence.variants[c].candidate.generic for c in candidates)
 
 
 def _limits(options: Options, *, surveyed: bool) -> ChoiceLimits:

@@ -488,7 +488,11 @@ def _runners_on(evidence: Evidence, problem: str, beside: Iterable[str] = ()) ->
     The times of a candidate that failed elsewhere do not count.
     """
     row = evidence.row(problem)
-    timed = {c: m for c, m in row.items() if m.ns is not None and (is_baseline(c) or _is_in_race(evidence, c))}
+    timed = {
+        c: m
+        for c, m in row.items()
+        if m.ns is not None and (is_baseline(c) or (c in evidence.variants and not evidence.failed(c)))
+    }
     raced = {c for c, m in timed.items() if m.final}
     if all(map(is_baseline, raced)):
         ours = sorted((c for c in timed if not is_baseline(c)), key=lambda c: (timed[c].ns or 0.0, c))
@@ -496,10 +500,6 @@ def _runners_on(evidence: Evidence, problem: str, beside: Iterable[str] = ()) ->
     shown = {c for c in timed if c in raced or c in set(beside) or is_baseline(c)}
     runners = [_runner(evidence, c, timed[c]) for c in sorted(shown)]
     return tuple(sorted(runners, key=lambda r: (r.ns, r.name)))
-
-
-def _is_in_race(evidence: Evidence, candidate: str) -> bool:
-    return candidate in evidence.variants and not evidence.failed(candidate)
 
 
 def _runner(evidence: Evidence, candidate: str, measured: Measurement) -> RaceRunner:

@@ -137,7 +137,9 @@ class _Part:
         problems = {p.id for p in self.problems}
         tuned = {p: r for p, r in self.rows.items() if p not in self.evidence.surveyed.times}
         surveyed = {
-            p: row for p, row in self.evidence.surveyed.times.items() if p in problems and not self._is_held_out(p)
+            p: row
+            for p, row in self.evidence.surveyed.times.items()
+            if p in problems and not (p not in self.rows and is_held_out(p))
         }
         rows = {p: {c: t for c, t in row.items() if c in able} for p, row in {**tuned, **surveyed}.items()}
         weights = dict.fromkeys(surveyed, max(len(tuned) / max(len(surveyed), 1), 1.0))
@@ -148,9 +150,6 @@ class _Part:
         self.chosen += self._of_other_kernels(timed)
         self.chosen += self._for_other_shapes()
         self.evidence.keep_surveyed(problems, {e.candidate.id for e in (*self.generics, *self.variants())})
-
-    def _is_held_out(self, problem: str) -> bool:
-        return problem not in self.rows and is_held_out(problem)
 
     def _of_other_kernels(self, rows: Costs) -> list[str]:
         """Of each kernel without a chosen candidate, the one that is least behind on a problem, if that is not far."""

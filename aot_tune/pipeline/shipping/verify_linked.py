@@ -172,7 +172,11 @@ def plan_checks(
             candidate = variant.candidate
             key = (name, candidate.target, *(r.key() for r in variant.requires))
             if key not in odd:
-                odd[key] = _odd(session, operator, variant)
+                devices = target_by_name(variant.candidate.target).family
+                policy = family(devices).policy()
+                odd[key] = oddest_checks(
+                    session.checks.of(operator, variant.requires, policy, on_host=family(devices).on_host)
+                )
             checks = (Check(problem=_problem(operator, variant, members)), *odd[key])
             shipped.append(
                 _Shipped(
@@ -186,13 +190,6 @@ def plan_checks(
                 )
             )
     write_changed(directory / _FILE, msgspec.json.encode(shipped))
-
-
-def _odd(session: Session, operator: Operator, variant: Variant) -> list[Check]:
-    """One or two small problems, from those on which the object was verified by itself."""
-    devices = target_by_name(variant.candidate.target).family
-    policy = family(devices).policy()
-    return oddest_checks(session.checks.of(operator, variant.requires, policy, on_host=family(devices).on_host))
 
 
 def _problem(operator: Operator, variant: Variant, chosen: Sequence[Chosen]) -> Problem:
@@ -237,7 +234,12 @@ def verify_linked_library(directory: Path, library: Path) -> None:
     session = Session(plan, paths, Progress())
     try:
         groups = _by_device(session, shipped)
-        _tell_absent(session, library, shipped)
+        away = Counter(s.target for s in shipped if session.device_for(target_by_name(s.target)) is None)
+        for target, count in sorted(away.items()):
+            session.progress.line(
+                f"{library.name}: {count} variant{'s' * (count != 1)} for {target} not verified inside the library: "
+                "no such device here"
+            )
         digests = [hashlib.sha256(data).hexdigest() for data in (library.read_bytes(), text)]
         memory = _Memory(session, digest_of([*digests, plan.inputs, sorted(groups)]))
         if memory.known:
@@ -256,15 +258,6 @@ def _by_device(session: Session, shipped: Sequence[_Shipped]) -> dict[str, tuple
         if device is not None:
             groups.setdefault(device.digest, (device, []))[1].append(variant)
     return groups
-
-
-def _tell_absent(session: Session, library: Path, shipped: Sequence[_Shipped]) -> None:
-    away = Counter(s.target for s in shipped if session.device_for(target_by_name(s.target)) is None)
-    for target, count in sorted(away.items()):
-        session.progress.line(
-            f"{library.name}: {count} variant{'s' * (count != 1)} for {target} not verified inside the library: "
-            "no such device here"
-        )
 
 
 def _verify(
