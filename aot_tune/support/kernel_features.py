@@ -5,11 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import threading
 
 # Numbers of the kernel's ABI: <linux/prctl.h>, <linux/landlock.h>, <asm/prctl.h>.
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 _CREATE_RULESET, _GET_VERSION = 444, 1
 _ARCH_PRCTL, _GET_SUPPORTED_STATE, _REQUEST_STATE, _TILE_DATA = 158, 0x1021, 0x1023, 18
+
+_holders: list[bool] = []  # what was set before each of the holders came
+_holding = threading.Lock()
 
 
 def set_subreaper(value: bool) -> bool:
@@ -19,6 +23,25 @@ def set_subreaper(value: bool) -> bool:
     libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, int(value), 0, 0, 0)
     return bool(before.value)
+
+
+def hold_subreaper() -> None:
+    """Make orphaned descendants children of this process, until every holder has released it.
+
+    Benches may run in parallel.
+    """
+    with _holding:
+        _holders.append(set_subreaper(True))
+
+
+def release_subreaper() -> None:
+    """Undo one `hold_subreaper`. The last one restores what was set before the first."""
+    with _holding:
+        before = _holders.pop(0)
+        if _holders:
+            _holders[0] = before
+        else:
+            set_subreaper(before)
 
 
 def landlock_abi() -> int:

@@ -19,8 +19,9 @@ from project import Project
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.reference_results import write_truth
 from aot_tune.spec import Activate, AddTensor, Attribute, Epilogue, Kernel, Operator, Tensor, dims, problem
+from aot_tune.support.kernel_log import KernelLog
 from aot_tune.support.limits import allowed_memory, control_groups, free_memory, kept_memory, memory_text
-from aot_tune.support.processes import resident_bytes
+from aot_tune.support.processes import NAME, resident_bytes
 
 GIB = 1 << 30
 N, M = dims("N M")
@@ -122,6 +123,39 @@ def test_the_least_limit_counts(tmp_path: Path) -> None:
         assert (allowed_memory(tmp_path / case), free_memory(tmp_path / case)) == (allowed * GIB, free * GIB), case
         assert kept_memory(tmp_path / case) == min(GIB, allowed * GIB // 8)
     assert memory_text(tmp_path / "own") == "4.0 GiB allowed by a control group; the machine has 64.0 GiB, 4.0 GiB free"
+
+
+OOM = "3,7,99,-;Memory cgroup out of memory: Killed process {} ({}) total-vm:5kB"
+XID = "4,8,99,-;NVRM: Xid (PCI:0000:3b:00): {}, pid={}, name={}, Ch 00000008"
+
+
+@pytest.mark.parametrize(
+    ("line", "killed", "told"),
+    [
+        (OOM.format(12, "python"), 1, "the kernel killed it: memory ran out"),
+        (OOM.format(99, NAME), 1, "the kernel killed it: memory ran out"),  # numbered otherwise
+        (OOM.format(99, "other"), 1, "memory ran out: the kernel killed a process"),
+        (XID.format(31, 12, "python"), 0, "Xid 31"),
+        (XID.format(79, "'<unknown>'", "<unknown>"), 0, "Xid 79, a fault of the GPU"),
+        (XID.format(31, 99, "other"), 0, ""),
+        ("6,9,99,-;usb 1-1: new device 12", 0, ""),
+        (None, 1, "memory ran out: the kernel killed a process"),
+        (None, 0, ""),
+    ],
+)
+def test_why_a_worker_died_is_told_as_far_as_the_kernel_tells(
+    tmp_path: Path, line: str | None, killed: int, told: str
+) -> None:
+    file, kills = tmp_path / "kmsg", [5]
+    if line is not None:
+        file.write_text(OOM.format(12, NAME) + "\n")  # of before
+    log = KernelLog(file, lambda: kills[0])
+    kills[0] += killed
+    if line is not None:
+        with file.open("a") as end:
+            end.write(line + "\n")
+    assert [log.of(12), log.of(12)] == [told, ""]
+    log.close()
 
 
 def test_inputs_do_not_outlive_their_reference(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from aot_tune.bench.devices.family import Family, Monitor, make_device
 from aot_tune.bench.devices.nvml import POWER_CAP, REASONS, Gpu, open_gpu
 from aot_tune.bench.protocol.measurement_records import Device, DeviceState, GpuTiming, Policy, Role
 from aot_tune.support.errors import WorkerError
+from aot_tune.support.kernel_log import xid_text
 
 _IDLE_STEP = 0.5
 _COUNT_SECONDS = 1.0
@@ -54,6 +55,7 @@ class GpuMonitor:
         if self._gpu is None:
             self._say("NVML is not here: clocks, temperature and other processes of the GPU are not watched")
             return
+        self._gpu.xids()
         if self._expected and self._capped_ns is None:
             self._say(
                 "NVML does not count the time under the power cap here: large products may be timed again after pauses"
@@ -159,6 +161,10 @@ class GpuMonitor:
             f"{self._rules.recovery_seconds:g} s ({self._recoveries} of at most {self._rules.recoveries} times)"
         )
         self._sleep(self._rules.recovery_seconds)
+
+    def faults(self) -> str:
+        """Errors that the driver calls Xid."""
+        return "; ".join(map(xid_text, dict.fromkeys(self._gpu.xids() if self._gpu else ())))
 
     def _say(self, line: str) -> None:
         if line not in self._told:

@@ -36,6 +36,9 @@ class Monitor(Protocol):
     def recover(self, why: str) -> None:
         """Wait until spoiled samples can be taken again. `why` says what spoiled them."""
 
+    def faults(self) -> str:
+        """What the driver has reported of the device since the last call, in words."""
+
 
 class Unwatched:
     """A monitor that knows nothing. See `Monitor`."""
@@ -57,6 +60,10 @@ class Unwatched:
 
     def recover(self, why: str) -> None:
         """Returns at once."""
+
+    def faults(self) -> str:
+        """Nothing."""
+        return ""
 
 
 class Family(ABC):

@@ -25,6 +25,7 @@ _SM, _MEMORY = 1, 2
 _POWER = 0
 _CORE_TEMPERATURE = 0
 _MOST_PROCESSES = 64
+_XID_EVENTS = ctypes.c_ulonglong(8)
 
 
 class _Utilization(ctypes.Structure):
@@ -44,11 +45,22 @@ class _Process(ctypes.Structure):
     )
 
 
+class _XidEvent(ctypes.Structure):
+    _fields_ = (
+        ("device", ctypes.c_void_p),
+        ("kind", ctypes.c_ulonglong),
+        ("data", ctypes.c_ulonglong),
+        ("instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
 class Gpu:
     """One GPU. The answer to a question is None, or an empty list, if this NVML cannot tell."""
 
     def __init__(self, library: Any, handle: ctypes.c_void_p) -> None:
         self._library, self._handle = library, handle
+        self._events: ctypes.c_void_p | None = None
 
     def sm_mhz(self) -> int | None:
         """The multiprocessors' clock now."""
@@ -107,6 +119,20 @@ class Gpu:
     def compute_mode(self) -> int | None:
         """0 default, 1 and 3 exclusive, 2 prohibited."""
         return self._number("nvmlDeviceGetComputeMode")
+
+    def xids(self) -> list[int]:
+        """Numbers of the errors (Xid) that the driver has reported since the last call. The first call only begins."""
+        numbers, event = [], _XidEvent()
+        try:
+            if self._events is None:
+                self._events = ctypes.c_void_p()
+                self._library.nvmlEventSetCreate(ctypes.byref(self._events))
+                self._ask("nvmlDeviceRegisterEvents", _XID_EVENTS, self._events)
+            while self._events and not self._library.nvmlEventSetWait_v2(self._events, ctypes.byref(event), 0):
+                numbers.append(int(event.data))
+        except AttributeError:
+            pass
+        return numbers
 
     def _number(self, name: str, *arguments: int, kind: Any = ctypes.c_uint) -> int | None:
         value = kind(0)

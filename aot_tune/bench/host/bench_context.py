@@ -113,6 +113,7 @@ class BenchContext:
         self.family = family(device.family)
         self.monitor: Monitor = self.family.monitor(device, policy, log)
         self.pool = Pool(device, policy, scratch, threads, log, references=self.findings.folder)
+        self.pool.faults = self.monitor.faults
         self.remarks = Remarks(log)
         self.operators: dict[str, Operator] = {}
         self._conditions: tuple[float, DeviceState | None] = (-math.inf, None)

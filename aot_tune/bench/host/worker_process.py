@@ -16,7 +16,6 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,7 +31,8 @@ from aot_tune.bench.protocol.measurement_records import Device, Policy, Role, St
 from aot_tune.bench.protocol.messages import Setup
 from aot_tune.support import processes
 from aot_tune.support.errors import WorkerError
-from aot_tune.support.kernel_features import set_subreaper
+from aot_tune.support.kernel_features import hold_subreaper, release_subreaper
+from aot_tune.support.kernel_log import KernelLog
 from aot_tune.support.limits import kills_for_memory, note_peak
 from aot_tune.support.run_program import adopt_bench, disown_bench, python_environment, python_module
 from aot_tune.support.storage import remove_tree
@@ -50,8 +50,6 @@ _FILES, _DEPTH = 10_000, 12
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "TZ")
 """Variables that a worker gets from the bench's environment. PYTHONPATH, LD_PRELOAD and the like are not among them."""
 _PASSIVE = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
-_holders: list[bool] = []  # what was set before each of the holders came
-_holding = threading.Lock()
 
 
 class DiedError(Exception):
@@ -154,25 +152,6 @@ def _size(path: Path) -> int:
         return path.lstat().st_blocks * 512
     except OSError:
         return 0
-
-
-def _hold_subreaper() -> None:
-    """Make orphaned descendants children of this process, until every holder has released it.
-
-    Benches may run in parallel.
-    """
-    with _holding:
-        _holders.append(set_subreaper(True))
-
-
-def _release_subreaper() -> None:
-    """Undo one `_hold_subreaper`. The last one restores what was set before the first."""
-    with _holding:
-        before = _holders.pop(0)
-        if _holders:
-            _holders[0] = before
-        else:
-            set_subreaper(before)
 
 
 class Worker:
@@ -519,9 +498,11 @@ class Pool:
         self._noted: set[str] = set()
         self._passive = False
         self.deaths = 0
+        self.faults: Callable[[], str] = str
 
     def __enter__(self) -> Pool:
-        _hold_subreaper()
+        hold_subreaper()
+        self._kernel = KernelLog()
         self._open, self._owner = True, os.getpid()
         adopt_bench(self.token)
         atexit.register(self.close)
@@ -624,6 +605,8 @@ class Pool:
         except DiedError as death:
             self.deaths += 1
             self.sweep()
+            if death.status != "timeout" and (told := self._kernel.of(worker.pid) or self.faults()):
+                death.reason += f"; {told}"
             if death.status == "timeout" and worker.role != "candidate":  # else it is told with the candidate's name
                 self._log(f"a worker for references was killed: {death.reason}")
             raise
@@ -693,5 +676,6 @@ class Pool:
         for worker in self.workers():
             worker.kill()
         self.sweep()
+        self._kernel.close()
         disown_bench(self.token)
-        _release_subreaper()
+        release_subreaper()

@@ -60,6 +60,15 @@ int nvmlDeviceGetViolationStatus(void*, unsigned policy, unsigned long long* to)
     long long v; const int code = policy == 0 ? look("capped", &v) : 3; if (!code) to[1] = v; return code;
 }
 int nvmlDeviceGetUtilizationRates(void*, unsigned* to) { to[1] = 0; return put("percent", to); }
+int nvmlEventSetCreate(void** set) { *set = reinterpret_cast<void*>(64); return 0; }
+int nvmlDeviceRegisterEvents(void*, unsigned long long kinds, void* set) { return kinds == 8 && set ? 0 : 2; }
+int nvmlEventSetWait_v2(void*, unsigned long long* event, unsigned) {  // tells each number once
+    static long long told = 0;
+    long long v;
+    if (look("xid", &v) || v == told) return 10;
+    event[2] = told = v;
+    return 0;
+}
 struct Process { unsigned pid; unsigned long long used; unsigned a, b; };
 int nvmlDeviceGetComputeRunningProcesses_v3(void*, unsigned* count, Process* rows) {
     unsigned n = 0;
@@ -175,6 +184,15 @@ def test_a_gpu_that_serves_no_second_process_is_refused_with_the_remedy(gpu: Gpu
         with pytest.raises(WorkerError, match=f"is in compute mode {name}") as caught:
             watch(gpu, Sleeper())[0].begin()
         assert "nvidia-smi -i GPU-0 -c DEFAULT" in caught.value.fix
+
+
+def test_errors_of_the_driver_are_told_once(gpu: Gpu, change: Change) -> None:
+    monitor, _ = watch(gpu, Sleeper())
+    monitor.begin()
+    assert monitor.faults() == ""
+    for number, said in ((31, "Xid 31"), (79, "Xid 79, a fault of the GPU")):
+        change(xid=number)
+        assert [monitor.faults(), monitor.faults()] == [said, ""]
 
 
 USUAL = GpuTiming()
