@@ -84,7 +84,7 @@ def build_variant(folder: Path, operator: str, dims: dict[str, int]) -> dict[str
     None if the installed sources do not give exactly the object that the library has, because of another compiler.
     """
     from aot_tune import ops
-    from aot_tune.compile.cxx import TOOLCHAIN
+    from aot_tune.compile import toolchain_for
     from aot_tune.render import Candidate, Renderer
     from aot_tune.spec.load_operators import bundled_templates, load_operator
 
@@ -93,7 +93,8 @@ def build_variant(folder: Path, operator: str, dims: dict[str, int]) -> dict[str
     variant = next(v for v in table["variants"] if v["name"] == choice["variant"])
     root = bundled_templates()
     declared = load_operator(root / operator)
-    target = next(t for t in TOOLCHAIN.targets() if t.name == variant["target"])
+    chain = toolchain_for("cxx")
+    target = next(t for t in chain.targets() if t.name == variant["target"])
     candidate = Candidate(
         operator=operator,
         kernel=variant["kernel"],
@@ -108,8 +109,8 @@ def build_variant(folder: Path, operator: str, dims: dict[str, int]) -> dict[str
         return None
     work = folder / operator
     work.mkdir()
-    compiled = TOOLCHAIN.compile(rendered.source, target, work / "object.o", 120.0)
+    compiled = chain.compile(rendered.source, target, work / "object.o", 120.0)
     if compiled.status != "ok" or sha256((work / "object.o").read_bytes()).hexdigest() != variant["object"]:
         return None
-    TOOLCHAIN.link_shared([work / "object.o"], work / "kernel.so")
+    chain.link_shared([work / "object.o"], work / "kernel.so")
     return {"path": str(work / "kernel.so"), "symbol": f"{rendered.symbol}_launch", "variant": variant["name"]}

@@ -16,7 +16,7 @@ import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.cli.explain_command import json_text
-from aot_tune.compile import Toolchain, families_of, native_targets, parallel_compiles, toolchain_for, toolchains
+from aot_tune.compile import families_of, native_targets, offers, parallel_compiles, toolchain_for, toolchains
 from aot_tune.compile.toolkit import find_cutlass
 from aot_tune.compile.visible_gpus import CudaDevice, DeviceQuery, check_ready, installed_torch, visible_devices
 from aot_tune.link.run_time_variables import RUN_TIME_VARIABLES
@@ -320,11 +320,8 @@ def examine() -> Examination:
     query = visible_devices()
     operators = load_operators([bundled_templates()]).values()
     always = {k.backend for _, operator in operators for k in operator.generics}  # a build can do without the others
-    compilers = []
-    for name in toolchains():
-        chain = toolchain_for(name)
-        needed = name in always and ("cpu" in families_of(chain) or bool(query.devices))
-        compilers.append(_examine_compiler(name, chain, needed))
+    needed = [n for n in always if "cpu" in families_of(toolchain_for(n)) or query.devices]
+    compilers = [_examine_compiler(name, name in needed) for name in dict.fromkeys(e.name for e in offers())]
     gpus, cache, targets = _examine_gpus(query), examine_cache(cache_location(os.environ)), native_targets()
     troubles = [*(c.trouble for c in compilers), *gpus.troubles, cache.trouble]
     jobs = parallel_compiles(os.environ)
@@ -393,9 +390,10 @@ def _examine_gpus(query: DeviceQuery) -> GpusFound:
     )
 
 
-def _examine_compiler(name: str, chain: Toolchain, needed: bool) -> CompilerFound:
+def _examine_compiler(name: str, needed: bool) -> CompilerFound:
     """A compiler: its identity and why this one was chosen, or what is wrong with it."""
     try:
+        chain = toolchain_for(name)
         identity = chain.identity()
         return CompilerFound(backend=name, version=identity["version"], identity=identity, origin=chain.origin())
     except AotTuneError as error:

@@ -16,7 +16,7 @@ import msgspec
 from aot_tune.cli.compile_commands import add_repeated, add_source_options, add_template_roots, source_options
 from aot_tune.cli.explain_command import json_text
 from aot_tune.cli.tune_command import print_records
-from aot_tune.compile import generic_targets, target_by_name
+from aot_tune.compile import generic_targets, target_by_name, template_folders
 from aot_tune.database import OperatorDatabase, operator_digest, without
 from aot_tune.database.checks import (
     Finding,
@@ -556,7 +556,8 @@ def _renderer(
     except BuildError as error:
         inspections, left_out = {}, f"Triton functions are left out: {error.what}"
     declared = {name: with_declarations(op, inspections, families) for name, op in operators.items()}
-    renderer = Renderer(roots, settings.by_backend())
+    used = template_folders(k.backend for op in operators.values() for k in op.kernels)
+    renderer = Renderer([*roots, *used], settings.by_backend())
 
     def render(operator: Operator, candidate: Candidate) -> str:
         kernels = {k.name for k in declared[operator.name].kernels}

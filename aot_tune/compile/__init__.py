@@ -10,7 +10,9 @@ from aot_tune.compile.toolchain import (
     families_of,
     generic_targets,
     native_targets,
+    offers,
     target_by_name,
+    template_folders,
     toolchain_for,
     toolchains,
 )
@@ -30,8 +32,10 @@ __all__ = [
     "families_of",
     "generic_targets",
     "native_targets",
+    "offers",
     "parallel_compiles",
     "target_by_name",
+    "template_folders",
     "toolchain_for",
     "toolchains",
 ]

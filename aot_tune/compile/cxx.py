@@ -89,10 +89,6 @@ class CxxToolchain(Toolchain):
         super().__init__(environ)
         self._cpuinfo = cpuinfo
 
-    def configured(self, environ: Mapping[str, str]) -> CxxToolchain:
-        """The same toolchain with the compiler that CXX of `environ` names."""
-        return CxxToolchain(dict(environ), self._cpuinfo)
-
     def targets(self) -> tuple[Target, ...]:
         """cpu-aarch64; cpu-x86-64 (every x86-64 CPU), its levels v2, v3 and v4, and what is above: v4-bf16, v4-amx."""
         return (*OTHER_CPUS, *CPU_TARGETS)
@@ -176,7 +172,7 @@ class CxxToolchain(Toolchain):
         problem = self._localized(out) if options and not watched else ""
         if problem:
             return Object(status="compile-failed", log=problem, seconds=done.seconds, lasting=False)
-        if above := self._instructions_above(out, target, source, options):
+        if (options or _OWN_TARGET.search(source)) and (above := self.instructions_above(out, target)):
             log = f"error: `{above}` is above {target.name}: kernels for CPUs that have it are for other targets"
             return Object(status="compile-failed", log=log, seconds=done.seconds, lasting=True)
         seen, whole = self._includes(
@@ -213,9 +209,13 @@ class CxxToolchain(Toolchain):
         argv += link_words(libraries)
         link(argv, out, self._child(out.parent))
 
-    def _instructions_above(self, out: Path, target: Target, source: str, options: CompileOptions) -> str:
-        """What `instructions_above` finds. Without one of these words there is none."""
-        if target.machine != "x86_64" or not (options or _OWN_TARGET.search(source)):
+    def public_functions(self, out: Path) -> set[str]:
+        """The functions of an object that other objects can call."""
+        return set(public_functions(out))
+
+    def instructions_above(self, out: Path, target: Target) -> str:
+        """An instruction of an object that CPUs of a target may lack, or empty; empty for all but x86-64."""
+        if target.machine != "x86_64":
             return ""
         objdump = program_of(self.host(), "objdump")
         return instructions_above(out, target, objdump, self._child(out.parent)) if objdump else ""
@@ -331,6 +331,3 @@ def _resources(out: Path, stack: Path, done: Finished) -> dict[str, int]:
     resources = {"text": object_bytes(out), "memory": done.memory}
     rows = stack.read_text(encoding="utf-8", errors="replace").splitlines() if stack.is_file() else []
     return resources | {"stack": max((int(r.split("\t")[1]) for r in rows), default=0)}
-
-
-TOOLCHAIN = CxxToolchain()

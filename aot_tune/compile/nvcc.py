@@ -141,10 +141,6 @@ class NvccToolchain(Toolchain):
         self._toolkit: Toolkit | None = None
         self._cutlass: tuple[Path | None] | None = None
 
-    def configured(self, environ: Mapping[str, str]) -> NvccToolchain:
-        """The same toolchain with the compilers that NVCC, CUDACXX, CUDA_HOME and CUDAHOSTCXX of `environ` name."""
-        return NvccToolchain(dict(environ), self._system, self._search)
-
     def targets(self) -> tuple[Target, ...]:
         """The baseline, cuda-sm_80 to cuda-sm_120, and those with an `a`, which are for devices of one level only."""
         return CUDA_TARGETS
@@ -434,6 +430,3 @@ class NvccToolchain(Toolchain):
             else:
                 names.add(real)
         return tuple(sorted(names))
-
-
-TOOLCHAIN = NvccToolchain()

@@ -1,22 +1,21 @@
-"""What a compiler must offer, and how the modules of this folder that offer it are found."""
+"""What a backend must offer, and how those of this folder and of other packages are found."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
-import pkgutil
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, cast, get_args
 
 import msgspec
 
 from aot_tune.spec import CompileOptions, Target
-from aot_tune.support.errors import ToolchainError, did_you_mean
+from aot_tune.support.errors import AotTuneError, ToolchainError, did_you_mean
 from aot_tune.support.run_program import compiler_environment
 
 CompileStatus = Literal["ok", "compile-failed", "timeout"]
@@ -24,6 +23,16 @@ NO_OPTIONS = CompileOptions()
 _OF_CODE = ("registers", "spill_bytes", "shared", "dynamic_shared", "stack")
 """Resources that depend on the code only, not on where and when it was compiled."""
 MEMORY_PER_COMPILE = 1 << 30
+_GROUP = "aot_tune.backends"
+_BUILT_IN = {
+    "cxx": "cxx:CxxToolchain",
+    "nvcc": "nvcc:NvccToolchain",
+    "triton": "triton_toolchain:TritonToolchain",
+    "cublaslt": "vendor_calls:Cublaslt",
+    "cudnn": "vendor_calls:Cudnn",
+}
+"""Backends and their classes, in the form of entry points. A build from source has no entry points of its own."""
+_FUNCTION = re.compile(r"\b(aot_tune_\w+_(?:launch|workspace))\(")
 _FOREIGN = re.compile(r"(?:cuda-?)?(?:sm|compute)?_?(\d+)\.?(\d)([a-z]?)(?:-real|-virtual|\+ptx)?")
 
 
@@ -96,7 +105,9 @@ def measured_code(source: str, digest: str, device: str) -> str:
 
 
 class Toolchain(ABC):
-    """A backend's compiler. A module of this folder offers one, or several, as its `TOOLCHAIN`. Nothing else names it.
+    """A backend: it compiles and links candidates. An entry point names it, and nothing else does.
+
+    Other packages offer theirs in the group `aot_tune.backends`, for targets that there are. See docs/backends.md.
 
     Args:
         environ: variables that choose the compiler. By default, those of this process.
@@ -104,6 +115,8 @@ class Toolchain(ABC):
 
     name: str
     """The backend that kernels name."""
+    templates: Path | None = None
+    """A folder of templates that kernels' templates may include, beside the library's own."""
     only_calls = False
     """Whether what it compiles calls a vendor's library, which has the code for the device."""
 
@@ -111,23 +124,20 @@ class Toolchain(ABC):
         self._environ = environ
 
     @abstractmethod
-    def configured(self, environ: Mapping[str, str]) -> Toolchain:
-        """The toolchain that another environment chooses (for C++: by CXX)."""
-
-    @abstractmethod
     def targets(self) -> tuple[Target, ...]:
         """All targets, by level."""
 
-    @abstractmethod
     def baselines(self) -> tuple[Target, ...]:
         """What generic variants are compiled for: one target for all devices of a family, if that is possible.
 
         Code that only runs on one architecture has a baseline for each. `generic_targets` gives those of a library.
+        None by default: such a backend has no generic kernels, or has them for another one's baselines.
         """
+        return ()
 
-    @abstractmethod
     def native(self) -> tuple[Target, ...]:
         """Targets that run on this machine, by level. The last is the best. Empty if there is no such device."""
+        return ()
 
     def left_out(self) -> str:
         """Why `native` is less than what this machine's devices have. Empty if it is not."""
@@ -198,13 +208,14 @@ class Toolchain(ABC):
         del source, target, folder, timeout, options
         return {}
 
-    @abstractmethod
     def link_shared(self, objects: Sequence[Path], out: Path, libraries: Sequence[str] = ()) -> None:
         """Link objects into a shared library for the benchmark. `libraries` are the author's, as arguments.
 
         Raises:
             ToolchainError: with the linker's first error line.
         """
+        host = toolchain_for("cxx", self._env())
+        host.link_shared([*objects, *map(Path, self.link_arguments())], out, libraries)
 
     def link_arguments(self) -> tuple[str, ...]:
         """What a library with objects of this toolchain must be linked with, after the objects.
@@ -271,31 +282,137 @@ class CompilersElsewhere(Protocol):
         """End the running compilers. Each then has a failure that is not lasting."""
 
 
+def offers() -> list[EntryPoint]:
+    """All backends, as the built-in ones and the installed packages offer them. None is imported."""
+    built_in = [EntryPoint(n, f"{__package__}.{place}", _GROUP) for n, place in _BUILT_IN.items()]
+    return [*built_in, *sorted(entry_points(group=_GROUP), key=lambda e: (e.name, _who(e)))]
+
+
 @cache
 def toolchains() -> Mapping[str, Toolchain]:
-    """All backends by name, as found in this folder and below."""
-    package = importlib.import_module(__package__ or "aot_tune.compile")
-    by_name: dict[str, Toolchain] = {}
-    for module in sorted(m.name for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")):
-        offered = getattr(importlib.import_module(module), "TOOLCHAIN", None)
-        for chain in offered if isinstance(offered, tuple) else (offered,) if offered is not None else ():
-            if not isinstance(chain, Toolchain):
-                raise ToolchainError(f"TOOLCHAIN of module {module} is not derived from Toolchain")
-            by_name[chain.name] = chain
-    return by_name
+    """The built-in backends by name. Those of other packages compile for the same targets."""
+    return {name: factory_of(name)(None) for name in _BUILT_IN}
 
 
 def toolchain_for(backend: str, environ: Mapping[str, str] | None = None) -> Toolchain:
-    """The toolchain of a backend, as the environment chooses it.
+    """The toolchain of a backend, as the environment chooses it (for C++: by CXX).
 
     Raises:
-        ToolchainError: for an unknown backend, with the nearest names.
+        ToolchainError: for an unknown backend, with the nearest names; for one of another package, what is wrong with
+            it.
     """
-    try:
-        toolchain = toolchains()[backend]
-    except KeyError:
-        raise ToolchainError(f"there is no backend {backend!r}", fix=did_you_mean(backend, toolchains())) from None
-    return toolchain.configured(os.environ if environ is None else environ)
+    return factory_of(backend)(dict(os.environ if environ is None else environ))
+
+
+@cache
+def factory_of(backend: str) -> Callable[[Mapping[str, str] | None], Toolchain]:
+    """What makes the toolchain of a backend for an environment. Errors are those of `toolchain_for`."""
+    offered = [entry for entry in offers() if entry.name == backend]
+    if not offered:
+        raise ToolchainError(
+            f"there is no backend {backend!r}",
+            why=f"it is not built in, and no installed package has it as an entry point of {_GROUP}",
+            fix=f"{did_you_mean(backend, {e.name for e in offers()})}; or install its package (for a package's build: "
+            f"name it among the build requirements), or do without its kernels by AOT_TUNE_EXCLUDE_BACKENDS={backend}",
+        )
+    if len(offered) > 1:
+        raise ToolchainError(
+            f"the backend {backend!r} is offered by {' and by '.join(map(_who, offered))}",
+            why="a name stands for one backend: it is part of keys and records",
+            fix="uninstall all but one of these packages, or rename the entry point of one",
+        )
+    if backend in _BUILT_IN:
+        return cast(Callable[..., Toolchain], offered[0].load())
+    return lambda environ: cast(Toolchain, _Plugin(offered[0], environ))
+
+
+def _who(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "aot_tune itself"
+
+
+class _Plugin:
+    """A toolchain of another package, which is not taken at its word. All that is wrong with it names the package."""
+
+    def __init__(self, entry: EntryPoint, environ: Mapping[str, str] | None) -> None:
+        self._package, self._who = _who(entry), f"backend {entry.name!r} of the package {_who(entry)}"
+        made = self._ask("", lambda: entry.load()(environ))
+        if not isinstance(made, Toolchain) or made.name != entry.name:
+            name = f" of the name {made.name!r}" if isinstance(made, Toolchain) else ", which is no Toolchain"
+            raise self._lies(f"{entry.value} gives {type(made).__name__}{name}")
+        self._chain = made
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._chain, name)
+        if name == "templates" and value is not None and not Path(value).is_dir():
+            raise self._lies(f"its folder of templates {str(value)!r} does not exist")
+        return partial(self._ask, name, value) if callable(value) else value
+
+    def targets(self) -> tuple[Target, ...]:
+        made = self._ask("targets", self._chain.targets)
+        for target in made if isinstance(made, tuple) and made else (made,):
+            if not isinstance(target, Target) or _targets().get(target.name) != target:
+                raise self._lies(f"targets() has {target!r:.200}, which is no target; take them from target_by_name")
+        return cast(tuple[Target, ...], made)
+
+    def identity(self) -> dict[str, str]:
+        made = self._ask("identity", self._chain.identity)
+        texts = isinstance(made, dict) and all(isinstance(t, str) for pair in made.items() for t in pair)
+        if not texts or not made.get("version"):
+            raise self._lies(f"identity() is {made!r:.200}, not texts with a version")
+        return {**made, "plug-in": self._package}
+
+    def recipe(self, target: Target) -> dict[str, object]:
+        made = self._ask("recipe", self._chain.recipe, target)
+        try:
+            msgspec.json.encode(made)
+        except TypeError as error:
+            raise self._lies(f"recipe() is no plain data: {error}") from error
+        return cast(dict[str, object], made)
+
+    def compile(
+        self, source: str, target: Target, out: Path, timeout: float, options: CompileOptions = NO_OPTIONS
+    ) -> Object:
+        """A candidate on which it fails fails alone."""
+        try:
+            made = self._ask("compile", self._chain.compile, source, target, out, timeout, options)
+            if not isinstance(made, Object) or made.status not in get_args(CompileStatus):
+                raise self._lies(f"compile() gives {made!r:.200}")
+            if made.status == "ok":
+                self._check_object(source, target, out)
+        except ToolchainError as error:
+            return Object(status="compile-failed", log=f"error: {error.what}", lasting=False)
+        return made
+
+    def _check_object(self, source: str, target: Target, out: Path) -> None:
+        host = cast(Any, toolchain_for("cxx"))
+        if not out.is_file():
+            raise self._lies("compile() says that it made an object, but there is no file")
+        if above := host.instructions_above(out, target):
+            raise self._lies(f"its object for {target.name} has the instruction `{above}`, which is above that")
+        if lacking := set(_FUNCTION.findall(source)) - host.public_functions(out):
+            raise self._lies(f"its object lacks the function {min(lacking)!r}")
+
+    def link_shared(self, objects: Sequence[Path], out: Path, libraries: Sequence[str] = ()) -> None:
+        self._ask("link_shared", self._chain.link_shared, objects, out, libraries)
+        if not out.is_file():
+            raise self._lies("link_shared() made no file")
+
+    def _ask(self, name: str, method: Callable[..., Any], *args: object) -> Any:
+        try:
+            return method(*args)
+        except AotTuneError as error:
+            raise ToolchainError(f"{self._who}: {error.what}", why=error.why, fix=error.fix) from error
+        except (Exception, SystemExit) as error:
+            does = f"{name}() raises" if name else "it cannot be loaded:"
+            raise ToolchainError(
+                f"{self._who}: {does} {type(error).__name__}: {error}",
+                fix="install another version of the package, or do without it by AOT_TUNE_EXCLUDE_BACKENDS",
+            ) from error
+
+    def _lies(self, what: str) -> ToolchainError:
+        return ToolchainError(
+            f"{self._who}: {what}", fix="tell the package's authors, or do without it by AOT_TUNE_EXCLUDE_BACKENDS"
+        )
 
 
 def target_by_name(name: str) -> Target:
@@ -339,6 +456,12 @@ def native_targets() -> list[Target]:
 def families_of(chain: Toolchain) -> frozenset[str]:
     """Families of the devices that a toolchain compiles for."""
     return frozenset(t.family for t in chain.targets())
+
+
+def template_folders(backends: Iterable[str]) -> list[Path]:
+    """The folders of templates that backends bring along."""
+    chains = map(toolchain_for, sorted(set(backends)))
+    return [Path(chain.templates) for chain in chains if chain.templates is not None]
 
 
 def generic_targets(targets: Iterable[Target], machine: str = "x86_64") -> tuple[Target, ...]:

@@ -127,10 +127,6 @@ class TritonToolchain(Toolchain):
         super().__init__(environ)
         self._search = search
 
-    def configured(self, environ: Mapping[str, str]) -> TritonToolchain:
-        """The same toolchain with the C++ compiler that CXX of `environ` names."""
-        return TritonToolchain(dict(environ), self._search)
-
     def targets(self) -> tuple[Target, ...]:
         """The CUDA compiler's targets on whose devices all Triton code can run, and three of AMD.
 
@@ -367,6 +363,3 @@ def _function_object(family: str, command: list[str], environ: Mapping[str, str]
             )
         _made[key] = out
     return _made[key]
-
-
-TOOLCHAIN = TritonToolchain()

@@ -6,7 +6,7 @@ A library is not needed to compile or to link. An object finds it with dlopen wh
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -14,30 +14,15 @@ import msgspec
 from aot_tune.compile.toolchain import NO_OPTIONS, Object, Toolchain, toolchain_for
 from aot_tune.spec import CompileOptions, Target
 
-VENDORS = "cublaslt", "cudnn"
-"""Libraries that kernels may call, by their backends."""
-
 
 class VendorCalls(Toolchain):
-    """The C++ compiler for the baseline CPU, with the targets of the CUDA compiler, for calls of the library `name`."""
+    """The C++ compiler for the baseline CPU, with the targets of the CUDA compiler, for calls of one library."""
 
     only_calls = True
-
-    def __init__(self, name: str, environ: Mapping[str, str] | None = None) -> None:
-        super().__init__(environ)
-        self.name = name
-
-    def configured(self, environ: Mapping[str, str]) -> VendorCalls:
-        """The same toolchain with the compiler that CXX of `environ` names."""
-        return VendorCalls(self.name, dict(environ))
 
     def targets(self) -> tuple[Target, ...]:
         """Those of the CUDA compiler."""
         return self._cuda().targets()
-
-    def baselines(self) -> tuple[Target, ...]:
-        """None: a vendor variant is never generic."""
-        return ()
 
     def native(self) -> tuple[Target, ...]:
         """Those of the CUDA compiler."""
@@ -73,10 +58,6 @@ class VendorCalls(Toolchain):
         # A GPU runs the library's code. The digest of the source tells which of its algorithms that is.
         return msgspec.structs.replace(compiled, device=hashlib.sha256(self.name.encode()).hexdigest())
 
-    def link_shared(self, objects: Sequence[Path], out: Path, libraries: Sequence[str] = ()) -> None:  # noqa: ARG002
-        """Link objects into a shared library for the benchmark."""
-        self._cxx().link_shared([*objects, *(Path(word) for word in self.link_arguments())], out)
-
     def link_arguments(self) -> tuple[str, ...]:
         """dlopen and mutexes, which are separate libraries in older C libraries."""
         return ("-ldl", "-lpthread")
@@ -88,4 +69,13 @@ class VendorCalls(Toolchain):
         return toolchain_for("nvcc", self._env())
 
 
-TOOLCHAIN = tuple(VendorCalls(name) for name in VENDORS)
+class Cublaslt(VendorCalls):
+    """NVIDIA's library of matrix products."""
+
+    name = "cublaslt"
+
+
+class Cudnn(VendorCalls):
+    """NVIDIA's library of neural networks, of which attention is used."""
+
+    name = "cudnn"

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from aot_tune.bench.devices.family import family
-from aot_tune.compile import families_of, generic_targets, toolchain_for
+from aot_tune.compile import families_of, generic_targets, template_folders, toolchain_for
 from aot_tune.compile.device_targets import host_flags
 from aot_tune.database import OperatorDatabase, deciding, load_databases
 from aot_tune.plan.compile_settings import CompileSettings, check_settings, linked_libraries, of_target
@@ -178,9 +178,8 @@ def make_plan(
     stated = {name: value for name, value in environment.items() if value}  # an empty variable counts as not set
     options = resolve(request.options, {**request.defaults, **stated})
     _check_environment(options, environment)
-    check_backends(options.exclude_backends)
-    roots = template_paths(request.templates)
-    mistakes = Mistakes()
+    roots, mistakes = template_paths(request.templates), Mistakes()
+    check_backends(options.exclude_backends, roots, request.operators)
     loaded = load_operators(roots, request.operators, options.exclude_backends, mistakes)
     operators = {name: operator for name, (_, operator) in loaded.items()}
     if not operators:
@@ -191,6 +190,7 @@ def make_plan(
             fix="add a folder with an operator.py, or name `bundled` among TEMPLATES",
         )
     check_kernels(operators)
+    roots += template_folders(k.backend for op in operators.values() for k in op.kernels)
     if not mistakes:
         check_filter(options.filter, operators)
     databases = _databases(request.database)

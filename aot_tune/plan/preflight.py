@@ -13,13 +13,14 @@ from typing import Protocol
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.odd_problems import large_checks
 from aot_tune.bench.protocol.measurement_records import Device, Policy
-from aot_tune.compile import families_of, native_targets, toolchain_for, toolchains
+from aot_tune.compile import families_of, native_targets, offers, toolchain_for
 from aot_tune.compile.visible_gpus import check_ready, visible_devices
 from aot_tune.database import OperatorDatabase, is_of
 from aot_tune.plan.stated_workloads import is_served
 from aot_tune.spec import Operator, Target
 from aot_tune.spec.kernel import guard_sets, may_serve
-from aot_tune.support.errors import BuildError, Mistakes, OptionError, ToolchainError, did_you_mean, tell_all
+from aot_tune.spec.load_operators import load_operators
+from aot_tune.support.errors import BuildError, Mistakes, OptionError, ToolchainError, did_you_mean
 from aot_tune.support.limits import size_text
 
 _GPU_HOST = "x86_64"
@@ -242,21 +243,22 @@ def unchecked(operators: Iterable[Operator], targets: Sequence[Target]) -> list[
 
 
 def check_kernels(operators: Mapping[str, Operator]) -> None:
-    """Raise for kernels whose backend does not exist."""
-    tell_all(
-        BuildError(
-            f"operator {operator.name!r}: kernel {kernel.name!r}: there is no backend {kernel.backend!r}",
-            fix=did_you_mean(kernel.backend, toolchains()),
-        )
-        for operator in operators.values()
-        for kernel in operator.kernels
-        if kernel.backend not in toolchains()
-    )
+    """Raise for kernels whose backend does not exist, or is not what it says."""
+    mistakes = Mistakes()
+    for backend, (name, kernel) in {k.backend: (o.name, k.name) for o in operators.values() for k in o.kernels}.items():
+        try:
+            families_of(toolchain_for(backend))
+        except ToolchainError as error:
+            what = f"operator {name!r}: kernel {kernel!r}: {error.what}"
+            mistakes.add(BuildError(what, why=error.why, fix=error.fix))
+    mistakes.tell()
 
 
-def check_backends(exclude: Sequence[str]) -> None:
-    """Raise for names in AOT_TUNE_EXCLUDE_BACKENDS that are not backends."""
-    backends = sorted(toolchains())
+def check_backends(exclude: Sequence[str], roots: Sequence[Path], operators: Sequence[str]) -> None:
+    """Raise for names in AOT_TUNE_EXCLUDE_BACKENDS that are neither backends nor used by a kernel."""
+    backends = {entry.name for entry in offers()}
+    if not backends.issuperset(exclude):
+        backends |= {k.backend for _, o in load_operators(roots, operators).values() for k in o.kernels}
     for name in exclude:
         if name not in backends:
             raise OptionError(

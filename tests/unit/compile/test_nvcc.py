@@ -12,7 +12,7 @@ from nvcc_sources import API, MISSING, compiled, source
 from processes import program
 
 from aot_tune.compile import target_by_name
-from aot_tune.compile.nvcc import TOOLCHAIN, NvccToolchain
+from aot_tune.compile.nvcc import NvccToolchain
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
@@ -38,7 +38,7 @@ def architectures(path: Path) -> list[int]:
 def test_another_host_compiler_is_another_toolchain_but_not_for_device_code(tmp_path: Path) -> None:
     """tests/integration/test_cuda.py holds that the device code is the same."""
     other = program(tmp_path / "g++", 'exec g++ "$@" -O1')
-    chains = [TOOLCHAIN, NvccToolchain({**os.environ, "CXX": str(other)})]
+    chains = [NvccToolchain(), NvccToolchain({**os.environ, "CXX": str(other)})]
     assert len({str(chain.identity()) for chain in chains}) == 2
     assert len({str(chain.device_identity(chain.identity())) for chain in chains}) == 1
 
@@ -82,11 +82,11 @@ __global__ void __launch_bounds__(1024, 2) spills(const float* x, float* y) {{
 }}
 {API} int f_launch(float* x) {{ small<<<1, 1>>>(x); shared<<<1, 256>>>(x); spills<<<1, 1024>>>(x, x); return 0; }}
 """
-    outcome = TOOLCHAIN.compile(text, target_by_name("cuda-sm_80"), tmp_path / "object.o", 60)
+    outcome = NvccToolchain().compile(text, target_by_name("cuda-sm_80"), tmp_path / "object.o", 60)
     assert "cuda:cuda_runtime.h" in outcome.includes
     assert all(name.startswith(("cuda:", "/")) for name in outcome.includes)
-    assert not any(name.startswith(TOOLCHAIN.toolkit().include) for name in outcome.includes)
-    assert Path(TOOLCHAIN.locate("cuda:cuda_runtime.h")).is_file()
+    assert not any(name.startswith(NvccToolchain().toolkit().include) for name in outcome.includes)
+    assert Path(NvccToolchain().locate("cuda:cuda_runtime.h")).is_file()
     resources = outcome.resources
     assert resources["shared"] == 12000
     assert resources["registers"] == 32

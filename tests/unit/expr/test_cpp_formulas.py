@@ -12,8 +12,7 @@ from formulas import CALLS, FUNCTIONS, TEMPLATES, FormulaCall, on_batches, opera
 from host_compiler import CUDA, shared_object
 from nvcc_sources import MISSING
 
-from aot_tune.compile.cxx import TOOLCHAIN as CXX
-from aot_tune.compile.nvcc import TOOLCHAIN as NVCC
+from aot_tune.compile import toolchains
 from aot_tune.render import Rendered, Renderer, candidate_for
 from aot_tune.spec import Epilogue, Formula, Kernel, Operator, Scalar, Target, Tensor, dims, problem
 from aot_tune.spec import elementwise as el
@@ -75,7 +74,7 @@ def test_nvcc_takes_every_operation(tmp_path: Path) -> None:
         el.minimum(x, el.scalar("alpha")) * el.maximum(x, el.scalar("shift")),
     ]
     rendered = render(operator_of([*functions, *others], "each.cu.j2"))
-    outcome = NVCC.compile(rendered.source, GPU, tmp_path / "candidate.o", timeout=300)
+    outcome = toolchains()["nvcc"].compile(rendered.source, GPU, tmp_path / "candidate.o", timeout=300)
     assert outcome.status == "ok", outcome.log
     assert "warning" not in outcome.log
 
@@ -95,7 +94,7 @@ def test_floats_of_64_bits(tmp_path: Path) -> None:
     body = 'for (int64_t i = 0; i < {{ dim("N") }}; ++i) {{ store_output("out", ["i"], load("x", ["i"])) }}'
     text = "{{ prelude() }}{{ no_workspace() }}{{ kernel_signature('launch') }} { %s return 0; }"
     (tmp_path / "k.cpp.j2").write_text(text % body)
-    native = CXX.native()[0]
+    native = toolchains()["cxx"].native()[0]
     kernel = CpuKernel(tmp_path, [tmp_path], op, "generic", native)
     x, out = np.array([-300.0, 0.0, 1.0, 1e-9, 3.0]), np.zeros(5)
     assert kernel({"third": 1 / 3}, x=x, out=out) == 0

@@ -12,7 +12,7 @@ from nvcc_sources import MISSING
 from places import ROOT
 
 from aot_tune.compile.diagnostics import first_error
-from aot_tune.compile.nvcc import TOOLCHAIN
+from aot_tune.compile.nvcc import NvccToolchain
 from aot_tune.compile.object_files import symbols_of, why_unlinkable
 from aot_tune.compile.toolchain import target_by_name
 from aot_tune.render import Renderer, candidate_for, candidates_for
@@ -45,12 +45,12 @@ def test_a_kernel_of_each_package_compiles_and_links(tmp_path: Path, name: str) 
         else next(candidates_for(op, op.kernel(kernel), config, target))
     )
     made = Renderer([EXAMPLE / "templates"]).render(op, candidate, target)
-    done = TOOLCHAIN.compile(made.source, target, tmp_path / "object.o", 540, made.compile)
+    done = NvccToolchain().compile(made.source, target, tmp_path / "object.o", 540, made.compile)
     assert done.status == "ok", first_error(done.log, made.lines)
     data = (tmp_path / "object.o").read_bytes()
     assert symbols_of(data).defined == {f"{made.symbol}_{function}" for function in ("launch", "workspace", "preload")}
     assert why_unlinkable(data, made.symbol, target.name) is None
-    TOOLCHAIN.link_shared([tmp_path / "object.o"], tmp_path / "object.so")
+    NvccToolchain().link_shared([tmp_path / "object.o"], tmp_path / "object.so")
 
 
 TEMPLATES = ROOT / "examples" / "cuda_author" / "templates"
@@ -65,6 +65,6 @@ def test_sources_compile(name: str, generic: bool, tmp_path: Path) -> None:
     kernel = next(k for k in load_operator(TEMPLATES / name).kernels if k.generic == generic)
     target = "cuda-ptx_80" if generic else "cuda-sm_90a"
     _, made = rendered(TEMPLATES / name, kernel.name, target)
-    done = TOOLCHAIN.compile(made.source, target_by_name(target), tmp_path / "o.o", 120, made.compile)
+    done = NvccToolchain().compile(made.source, target_by_name(target), tmp_path / "o.o", 120, made.compile)
     assert done.status == "ok", first_error(done.log, made.lines)
     assert done.resources["spill_bytes"] == 0

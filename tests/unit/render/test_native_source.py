@@ -15,7 +15,7 @@ from nvcc_sources import MISSING
 from places import GOLDEN
 
 from aot_tune.compile.diagnostics import first_error
-from aot_tune.compile.nvcc import TOOLCHAIN
+from aot_tune.compile.nvcc import NvccToolchain
 from aot_tune.compile.object_files import public_functions
 from aot_tune.compile.toolchain import target_by_name
 from aot_tune.support.errors import SpecError
@@ -212,13 +212,13 @@ def test_what_nvcc_says(tmp_path: Path, kernels: str, source: str, told: str) ->
     _, made = rendered(own, "scaled", "cuda-ptx_80", THREADS=8)
     (tmp_path / "out").mkdir()
     target = target_by_name("cuda-ptx_80")
-    done = TOOLCHAIN.compile(made.source, target, tmp_path / "out" / "o.o", 120, made.compile)
+    done = NvccToolchain().compile(made.source, target, tmp_path / "out" / "o.o", 120, made.compile)
     assert told in (done.status if done.status == "ok" else first_error(done.log, made.lines))
     if told == "ok":
         found = [i for i in done.includes if i.startswith(str(tmp_path)) and Path(i).is_file()]
         assert found == [str(tmp_path / "more/part.h")]
         _, other = rendered(own, "scaled", "cuda-ptx_80", BYTES=512)  # which only the launch reads
-        again = TOOLCHAIN.compile(other.source, target, tmp_path / "out" / "other.o", 120, other.compile)
+        again = NvccToolchain().compile(other.source, target, tmp_path / "out" / "other.o", 120, other.compile)
         assert again == msgspec.structs.replace(done, seconds=0.0)
         names = [f"{other.symbol}_{function}" for function in ("launch", "preload", "workspace")]
         assert public_functions(tmp_path / "out" / "other.o") == names

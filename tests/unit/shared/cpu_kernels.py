@@ -8,10 +8,11 @@ from typing import Any
 
 from aot_tune.bench.worker.cpu_engine import Region
 from aot_tune.bench.worker.loaded_objects import Arguments, load
-from aot_tune.compile.cxx import TOOLCHAIN
+from aot_tune.compile.cxx import CxxToolchain
 from aot_tune.render import Renderer, candidate_for
 from aot_tune.spec import Config, Operator, Target
 
+TOOLCHAIN = CxxToolchain()
 TARGETS = TOOLCHAIN.native()
 """Those that this machine runs."""
 

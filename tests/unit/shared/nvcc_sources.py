@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from aot_tune.compile import target_by_name
-from aot_tune.compile.nvcc import TOOLCHAIN, NvccToolchain
+from aot_tune.compile.nvcc import NvccToolchain
 from aot_tune.support.errors import ToolchainError
+
+TOOLCHAIN = NvccToolchain()
 
 
 def _missing() -> str:

@@ -17,7 +17,7 @@ from triton_installed import EACH_TRITON, FUNCTIONS, ONE_TRITON, chain, jit_of
 
 from aot_tune.compile import target_by_name
 from aot_tune.compile.object_files import symbols_of, why_unlinkable
-from aot_tune.compile.triton_toolchain import HIP_TARGETS, TOOLCHAIN
+from aot_tune.compile.triton_toolchain import HIP_TARGETS, TritonToolchain
 
 pytestmark = pytest.mark.slow
 
@@ -33,8 +33,8 @@ PRODUCT: dict[str, Any] = {
 
 
 def test_targets_are_those_that_its_code_runs_on() -> None:
-    names = [t.name for t in TOOLCHAIN.targets()]
-    assert names[0] == TOOLCHAIN.baselines()[0].name == "cuda-ptx_80"
+    names = [t.name for t in TritonToolchain().targets()]
+    assert names[0] == TritonToolchain().baselines()[0].name == "cuda-ptx_80"
     assert {"cuda-sm_80", "cuda-sm_90", "cuda-sm_90a", "cuda-sm_100a", "cuda-sm_120a"} < set(names)
     assert not {"cuda-sm_100", "cuda-sm_120"} & set(names)
     assert [t.name for t in HIP_TARGETS] == ["hip-gfx90a", "hip-gfx942", "hip-gfx950"] == names[-3:]
