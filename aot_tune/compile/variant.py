@@ -25,17 +25,14 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def candidate(self) -> Candidate:
-        """What it is a variant of."""
         return self.rendered.candidate
 
     @property
     def target(self) -> Target:
-        """What it is compiled for."""
         return target_by_name(self.rendered.candidate.target)
 
     @property
     def id(self) -> str:
-        """The candidate's id."""
         return self.rendered.candidate.id
 
     @property

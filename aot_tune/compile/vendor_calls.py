@@ -21,15 +21,12 @@ class VendorCalls(Toolchain):
     only_calls = True
 
     def targets(self) -> tuple[Target, ...]:
-        """Those of the CUDA compiler."""
         return self._cuda().targets()
 
     def native(self) -> tuple[Target, ...]:
-        """Those of the CUDA compiler."""
         return self._cuda().native()
 
     def identity(self) -> dict[str, str]:
-        """The C++ compiler's identity. No CUDA compiler is needed."""
         return self._cxx().identity()
 
     def device_identity(self, identity: Mapping[str, str]) -> dict[str, str]:
@@ -51,7 +48,6 @@ class VendorCalls(Toolchain):
         timeout: float,
         options: CompileOptions = NO_OPTIONS,  # noqa: ARG002 - declarations refuse them
     ) -> Object:
-        """Compile as C++ for every x86-64 CPU."""
         del target
         cxx = self._cxx()
         compiled = cxx.compile(source, cxx.baselines()[0], out, timeout)
@@ -59,7 +55,6 @@ class VendorCalls(Toolchain):
         return msgspec.structs.replace(compiled, device=hashlib.sha256(self.name.encode()).hexdigest())
 
     def link_arguments(self) -> tuple[str, ...]:
-        """dlopen and mutexes, which are separate libraries in older C libraries."""
         return ("-ldl", "-lpthread")
 
     def _cxx(self) -> Toolchain:

@@ -49,7 +49,6 @@ class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """The candidate's id."""
         return self.candidate.id
 
     @property

@@ -60,7 +60,6 @@ class _Evaluation:
         self.place = {"device": self.value.device} if hasattr(self.value, "device") else {}
 
     def of(self, step: Instruction, args: list[Any]) -> Any:
-        """The result of an instruction."""
         if step.op == "element":
             return self._element(step, args)
         if step.op == "round":

@@ -73,7 +73,6 @@ class BuildTime:
         self.tuned = (began if self.tuned is None else self.tuned) + now() - began
 
     def add(self, of: SpentOf, what: str, seconds: float, target: str = "") -> None:
-        """Add seconds to an activity."""
         key = of, what, target
         self._seconds[key] = self._seconds.get(key, 0.0) + seconds
 
@@ -181,7 +180,6 @@ class TuningTurn:
 
     @property
     def limited(self) -> bool:
-        """Whether it ends."""
         return self._budget.seconds is not None
 
     @property
@@ -191,7 +189,6 @@ class TuningTurn:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended."""
         return self.left <= 0
 
     @property
@@ -228,7 +225,6 @@ class TuningTurn:
 
     @property
     def anything(self) -> bool:
-        """Whether there is anything to measure."""
         return any(self._screens.values())
 
     def screened(self, task: Task, seconds: float, beside: float | None, note: str) -> None:

@@ -198,11 +198,9 @@ class Evidence:
         return [e for e in generics if not any(self.meant_for(e, p) for p in self.workload)]
 
     def on(self, problem: Problem | str) -> Row:
-        """The measurements on a problem, by candidate."""
         return self.measurements.get(problem if isinstance(problem, str) else problem.id, Row())
 
     def has(self, variant: Variant, problem: Problem) -> bool:
-        """Whether there is a measurement of a candidate on a problem."""
         return variant.candidate.id in self.on(problem)
 
     def wants(self, variant: Variant, problem: Problem) -> bool:
@@ -260,7 +258,6 @@ class Evidence:
         self.fresh.pop(problem, None)
 
     def pass_over(self, problem: Problem, candidates: Iterable[str]) -> None:
-        """Do not try candidates on a problem."""
         self.passed_over.update((c, problem.id) for c in candidates)
 
     def reconsider(self) -> set[tuple[str, str]]:
@@ -286,11 +283,9 @@ class Evidence:
         return any(map(fails, self.made_of(candidate)))
 
     def made(self) -> list[Measurement]:
-        """All measurements."""
         return [m for row in self.measurements.values() for m in row.values()]
 
     def made_of(self, candidate: str) -> list[Measurement]:
-        """The measurements of a candidate or baseline."""
         return [row[candidate] for row in self.measurements.values() if candidate in row]
 
     def unmeasured(self) -> list[Problem]:
@@ -308,12 +303,10 @@ class Evidence:
         return self._times(self.measurements)
 
     def costs(self) -> Costs:
-        """See `costs_of`."""
         table = self.measurements  # a device may replace it meanwhile
         return costs_of(table, self._times(table))
 
     def choice_costs(self) -> Costs:
-        """See `choice_costs_of`."""
         table, vendors = self.measurements, {c for c, e in self.variants.items() if self.is_vendors(e)}
         return choice_costs_of(table, self._times(table), vendors)
 
@@ -379,7 +372,6 @@ class _Conditions:
         self._held: dict[tuple[str, str], bool] = {}
 
     def facts(self, problem: Problem) -> Facts:
-        """The facts of a problem."""
         if problem.id not in self._facts:
             self._facts[problem.id] = self._operator.facts(problem)
         return self._facts[problem.id]

@@ -49,7 +49,6 @@ class Failures:
 
     @property
     def operators(self) -> list[str]:
-        """The failed operators, by name."""
         return sorted(self._errors)
 
     def add(self, operator: str, error: AotTuneError) -> None:

@@ -310,15 +310,12 @@ class ThisMachine:
         """See `Machines`."""
 
     def native(self) -> list[Target]:
-        """See `Machines`."""
         return native_targets()
 
     def devices(self, threads: int, families: Sequence[str]) -> list[Device]:
-        """See `Machines`."""
         return devices(threads, families)
 
     def check_measuring(self, targets: Sequence[Target], toolkit: str, environment: Mapping[str, str]) -> list[str]:
-        """See `Machines`."""
         native = {t.name for t in native_targets()}
         return check_measuring([t for t in targets if t.name in native], toolkit, environment)
 

@@ -151,7 +151,6 @@ class _Section:
 
     @property
     def tried(self) -> int:
-        """How many candidates were tried."""
         return self.part.tried - self.part.statuses.get(NOT_TRIED, 0)
 
 

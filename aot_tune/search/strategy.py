@@ -514,7 +514,6 @@ class Listed:
         self._queue = (queue + rest)[:limit]
 
     def ask(self, count: int) -> list[dict[str, ConfigValue]]:
-        """The next `count` configs."""
         asked, self._queue = self._queue[:count], self._queue[count:]
         return asked
 

@@ -183,34 +183,27 @@ class TensorView:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
         return DTYPES[self._name].itemsize
 
     def element_size(self) -> int:
-        """Bytes of an element."""
         return self.itemsize
 
     def dim(self) -> int:
-        """Number of axes."""
         return self.ndim
 
     def size(self, axis: int | None = None) -> Any:
-        """Extents of all axes, or of one."""
         return self.shape if axis is None else self.shape[axis]
 
     def stride(self, axis: int | None = None) -> Any:
-        """Strides of all axes in elements, or of one."""
         return self.strides if axis is None else self.strides[axis]
 
     def numel(self) -> Any:
-        """Number of elements."""
         count: Any = 1
         for extent in self.shape:
             count = count * extent
         return count
 
     def is_contiguous(self) -> bool:
-        """Whether it is row-major without gaps."""
         below: Any = 1
         for extent, step in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if step != below and extent != 1:

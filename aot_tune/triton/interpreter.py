@@ -61,7 +61,6 @@ class InterpretedTensor:
         self.ndim, self.device, self.is_cuda = len(self.shape), "cpu", False
 
     def data_ptr(self) -> int:
-        """The address of the first element."""
         return int(self._storage.ctypes.data) + self._first * self._storage.itemsize
 
     def untyped_storage(self) -> _Storage:
@@ -69,23 +68,18 @@ class InterpretedTensor:
         return _Storage(self._storage)
 
     def storage_offset(self) -> int:
-        """The index of the first element in the storage."""
         return self._first
 
     def size(self, axis: int | None = None) -> Any:
-        """Extents of all axes, or of one."""
         return self.shape if axis is None else self.shape[axis]
 
     def stride(self, axis: int | None = None) -> Any:
-        """Strides of all axes, or of one."""
         return self._strides if axis is None else self._strides[axis]
 
     def numel(self) -> int:
-        """Number of elements."""
         return int(np.prod(self.shape))
 
     def element_size(self) -> int:
-        """Bytes of an element."""
         return int(self._storage.itemsize)
 
     def new_empty(self, *_size: object, **_where: object) -> InterpretedTensor:

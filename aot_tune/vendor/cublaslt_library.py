@@ -141,7 +141,6 @@ class Library:
             )
 
     def close(self) -> None:
-        """Free the handle."""
         self._lib.cublasLtDestroy(self._handle)
 
     def layout(self, to: Any, kind: int, rows: int, columns: int, ld: int, *, batch: int = 1, offset: int = 0) -> None:

@@ -80,11 +80,9 @@ class Cpu(Family):
         return max(flops / (rate * 4 * lanes * times), nbytes / (rate * 12 * lanes))
 
     def memory_of(self, device: Device) -> int | None:  # noqa: ARG002
-        """The memory of the machine."""
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def cache_of(self, device: Device) -> int:
-        """The last level."""
         return _last_bytes(tuple(c.split("=")) for c in str(device.identity.get("caches", "")).split())
 
 

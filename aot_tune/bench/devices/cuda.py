@@ -262,11 +262,9 @@ class Cuda(Family):
         return max(flops / rate, near / _L2_RATE + (nbytes - near) / memory)
 
     def memory_of(self, device: Device) -> int | None:
-        """The memory of the GPU."""
         return int(device.identity["memory_gib"]) << 30 if "memory_gib" in device.identity else None
 
     def cache_of(self, device: Device) -> int:
-        """The L2."""
         return int(device.identity.get("l2_bytes", 0))
 
     def monitor(self, device: Device, policy: Policy, log: Callable[[str], None]) -> Monitor:

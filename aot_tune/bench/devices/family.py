@@ -47,15 +47,12 @@ class Unwatched:
         """Nothing to wait for."""
 
     def read(self, workers: Sequence[int]) -> DeviceState | None:  # noqa: ARG002
-        """Nothing."""
         return None
 
     def spoiled(self, state: DeviceState | None) -> str:  # noqa: ARG002
-        """Never."""
         return ""
 
     def capped(self, state: DeviceState) -> bool:  # noqa: ARG002
-        """Never: nothing tells."""
         return False
 
     def recover(self, why: str) -> None:

@@ -20,7 +20,6 @@ class Hip(Family):
         return []
 
     def environment(self, device: Device, threads: int, role: Role, scratch: Path) -> Mapping[str, str]:  # noqa: ARG002
-        """There is no worker."""
         raise WorkerError(
             "there is no AMD GPU to measure on: the bench does not support them yet",
             fix="build for them with AOT_TUNE_MODE=auto or generic; records decide, else the generic variants serve",

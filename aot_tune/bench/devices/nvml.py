@@ -63,15 +63,12 @@ class Gpu:
         self._events: ctypes.c_void_p | None = None
 
     def sm_mhz(self) -> int | None:
-        """The multiprocessors' clock now."""
         return self._number("nvmlDeviceGetClockInfo", _SM)
 
     def memory_mhz(self) -> int | None:
-        """The memory's clock now."""
         return self._number("nvmlDeviceGetClockInfo", _MEMORY)
 
     def max_sm_mhz(self) -> int | None:
-        """The multiprocessors' highest clock."""
         return self._number("nvmlDeviceGetMaxClockInfo", _SM)
 
     def memory_rate(self) -> float:
@@ -80,11 +77,9 @@ class Gpu:
         return 2.0 * (clock or 0) * 1e-3 * (width or 0) / 8
 
     def celsius(self) -> int | None:
-        """Temperature."""
         return self._number("nvmlDeviceGetTemperature", _CORE_TEMPERATURE)
 
     def milliwatts(self) -> int | None:
-        """Power drawn."""
         return self._number("nvmlDeviceGetPowerUsage")
 
     def reasons(self) -> int | None:
@@ -105,12 +100,10 @@ class Gpu:
         return int(value.violation) if answered else None
 
     def utilization(self) -> int | None:
-        """Percent of the last moments in which kernels ran."""
         value = _Utilization()
         return int(value.gpu) if self._ask("nvmlDeviceGetUtilizationRates", ctypes.byref(value)) else None
 
     def processes(self) -> list[int]:
-        """Processes with a compute context."""
         count, rows = ctypes.c_uint(_MOST_PROCESSES), (_Process * _MOST_PROCESSES)()
         if not self._ask("nvmlDeviceGetComputeRunningProcesses_v3", ctypes.byref(count), rows):
             return []

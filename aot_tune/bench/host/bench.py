@@ -112,7 +112,6 @@ class Bench(BenchContext):
 
     @property
     def referring(self) -> float:
-        """Seconds that references took so far."""
         return self._preparation.seconds
 
     def screen(

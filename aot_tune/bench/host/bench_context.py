@@ -29,7 +29,6 @@ class _Phases(dict[str, float]):
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Add what the block takes to a phase."""
         begin = time.monotonic()
         try:
             yield
@@ -55,7 +54,6 @@ class Run:
         return not death.starved and (self.sure or death.certain or death.status == "timeout")
 
     def ended(self, status: Status, reason: str = "", **fields: object) -> Measurement:
-        """A measurement with this status."""
         return self.context.measurement(
             self.prepared, self.candidate, self.digest, status=status, reason=reason, phases=dict(self.phases), **fields
         )

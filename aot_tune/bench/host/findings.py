@@ -67,17 +67,14 @@ class Once(Generic[T]):
             mine.set()
 
     def has(self, name: str) -> bool:
-        """Whether the value is made."""
         with self._lock:
             return name in self._made
 
     def made(self, name: str) -> T | None:
-        """The value of that name, if it is made."""
         with self._lock:
             return self._made.get(name)
 
     def put(self, name: str, value: T) -> None:
-        """Keep a value that was made elsewhere."""
         with self._lock:
             self._made.setdefault(name, value)
 
@@ -97,7 +94,6 @@ class Checks:
         self._made = Once[list[Check]]()
 
     def of(self, operator: Operator, requires: Sequence[Expr], policy: Policy, on_host: bool) -> list[Check]:
-        """What `checks_for` gives."""
         name = "\n".join((operator.folder, policy.digest, str(on_host), *(r.key() for r in requires)))
         return self._made.get(name, lambda: checks_for(operator, requires, policy, on_host=on_host))
 

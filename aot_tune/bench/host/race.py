@@ -440,7 +440,6 @@ class Race:
             self._pool.settle()
 
     def _look(self) -> DeviceState | None:
-        """Reads the device's state now, and keeps it."""
         state = self._context.conditions()
         self._states += [state] if state is not None else []
         return state

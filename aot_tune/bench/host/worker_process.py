@@ -76,7 +76,6 @@ class Output:
         self._head, self._tail, self.total = bytearray(), bytearray(), 0
 
     def feed(self, data: bytes) -> None:
-        """Add what was read."""
         self.total += len(data)
         room = _HALF - len(self._head)
         self._head += data[:room]

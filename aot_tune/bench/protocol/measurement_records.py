@@ -358,7 +358,6 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def problem(self) -> Problem:
-        """The problem."""
         return self.check.problem
 
 

@@ -237,11 +237,9 @@ class _Truths:
         self.tensor, self._bounds, self.undefined, self._values = tensor, truth.bounds, truth.undefined, values
 
     def worst(self, got: NDArray[Any]) -> float:
-        """Of all elements."""
         return 0.0 if self.undefined else self.judge(got)[1]
 
     def judge(self, got: NDArray[Any]) -> tuple[str, float]:
-        """See `compare_stored`."""
         return compare_stored(self.tensor, got, self._values, self._bounds)
 
 
@@ -340,7 +338,6 @@ class _CandidateTimer:
         )
 
     def turn(self, calls: int, warm: int, *, clock: bool = False) -> messages.Timed:  # noqa: ARG002
-        """The clock of a CPU is not probed."""
         samples, overhead = _beside_empty(
             lambda _empty: [_warm_sample(self._sampler.sample, calls, warm)], self._empty_ns
         )
@@ -392,7 +389,6 @@ class _FrameworkTimer:
         self._reading = min(-_clock() + _clock() for _ in range(32)) if undo else 0
 
     def turn(self, calls: int, warm: int, *, clock: bool = False) -> messages.Timed:  # noqa: ARG002
-        """With the cost of a call."""
         ns = _warm_sample(self._sampler.sample, calls, warm) - self._reading
         return messages.Timed(samples=(max(ns, 0.0),))
 
@@ -476,11 +472,9 @@ class CpuEngine(Engine):
 
     @property
     def last_cache(self) -> int:
-        """Of the machine."""
         return self._last_cache
 
     def allocate(self, wants: Sequence[Want], placement: Placement = "inside") -> _Regions:
-        """A region for each."""
         return _Regions(wants, placement)
 
     def burden(self) -> Callable[[], None]:
@@ -506,7 +500,6 @@ class CpuEngine(Engine):
                 calls.arena.lock(names, locked=False)
 
     def fill(self, storage: NDArray[np.uint8], value: int, width: int = 1) -> None:
-        """By numpy."""
         storage.view(f"u{width}").fill(value)
 
     def writing(self, pairs: Sequence[tuple[NDArray[np.uint8], NDArray[np.uint8]]]) -> Undo:
@@ -521,7 +514,6 @@ class CpuEngine(Engine):
         return write
 
     def clone(self, storage: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """An array."""
         copied: NDArray[np.uint8] = storage.copy()
         return copied
 
@@ -536,34 +528,27 @@ class CpuEngine(Engine):
         return part
 
     def differ(self, one: NDArray[np.uint8], other: NDArray[np.uint8]) -> bool:
-        """By `memcmp`."""
         return bool(_libc.memcmp(one.ctypes.data, other.ctypes.data, len(one)) != 0)
 
     def places(self, mask: NDArray[np.bool_]) -> NDArray[np.intp]:
-        """In an array."""
         return np.flatnonzero(mask)
 
     def answers(self, asked: Sequence[Any]) -> list[float]:
-        """They are known already."""
         return list(map(float, asked))
 
     def array(self, tensor: Tensor, strided: Strided, storage: NDArray[np.uint8]) -> NDArray[Any]:
-        """numpy's array."""
         return strided.array(array_dtype(tensor.dtype), storage if len(storage) else np.empty(8, np.uint8))
 
     def values(self, tensor: Tensor, array: NDArray[Any], *, wide: bool) -> NDArray[Any]:
-        """As numbers."""
         values = values_of(tensor.dtype, array)
         return values.astype(np.float32) if wide else values.copy()
 
     def reverse(self, tensor: Tensor, storage: NDArray[np.uint8], source: NDArray[np.uint8]) -> bool:
-        """Bits are moved."""
         kind = f"u{tensor.dtype.itemsize}"
         storage.view(kind)[...] = source.view(kind)[::-1]
         return self.differ(storage, source)
 
     def gap(self, strided: Strided, width: int, storage: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """A mask."""
         mask = np.ones(len(storage) // width, bool)
         strided.array(bool, mask)[...] = False
         return np.repeat(mask, width)
@@ -577,16 +562,13 @@ class CpuEngine(Engine):
         return storages
 
     def expected(self, operator: Operator, check: Check, folder: Path, inputs: Mapping[str, Any]) -> list[Expected]:  # noqa: ARG002
-        """From files."""
         truths = read_truth(folder)
         return [_Truths(t, *truths[t.name]) for t in operator.outputs if t.name in truths]
 
     def write_reference(self, operator: Operator, check: Check, folder: Path) -> str:
-        """By numpy."""
         return write_truth(operator, check, folder, self.policy.seed)
 
     def play(self, batch: Sequence[Call]) -> float:
-        """One after the other."""
         begin = time.perf_counter_ns()
         codes = [call() for call in batch]
         end = time.perf_counter_ns()
@@ -602,7 +584,6 @@ class CpuEngine(Engine):
     def timer(
         self, sets: Sequence[CallSet], launch: Callable[..., int], arguments: Sequence[tuple[Any, ...]]
     ) -> _CandidateTimer:
-        """By the host's clock."""
 
         def run() -> None:
             code = launch(*arguments[0])
@@ -628,7 +609,6 @@ class CpuEngine(Engine):
         return made if one < min(_SHORT_NS, _GAIN * team) else None
 
     def framework(self, check: Check, sets: Sequence[CallSet]) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002
-        """It does so by itself."""
         return contextlib.nullcontext()
 
     def handed_on(self, module: ModuleType, tensor: Tensor, strided: Strided, storage: NDArray[np.uint8]) -> Any:
@@ -639,7 +619,6 @@ class CpuEngine(Engine):
         return module.from_dlpack(array.view(f"int{dtype.bits}")).view(getattr(module, dtype.torch))
 
     def framework_timer(self, functions: Sequence[Callable[[], object]], sets: Sequence[CallSet]) -> _FrameworkTimer:
-        """By the host's clock."""
         return _FrameworkTimer(functions, self._undo_of(sets, functions[0]))
 
     def _undo_of(self, sets: Sequence[CallSet], run: Callable[[], object]) -> list[Undo]:

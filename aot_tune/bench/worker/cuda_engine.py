@@ -366,11 +366,9 @@ class _Timer:
 
     @property
     def made(self) -> int:
-        """How many calls there were."""
         return self._sampler.made
 
     def screen(self, best_ns: float | None) -> messages.Timed:
-        """See `_GraphSampler.screen`."""
         self._engine.use_streams()
         return self._taken(self._sampler.screen(self._engine.policy, best_ns))
 
@@ -397,7 +395,6 @@ class _Timer:
         return self._sampler.note
 
     def close(self) -> None:
-        """Release the graph."""
         self._sampler.close()
 
 
@@ -433,22 +430,18 @@ class CudaEngine(Engine):
 
     @property
     def last_cache(self) -> int:
-        """The L2's bytes."""
         return int(self._device.identity.get("l2_bytes", 0))
 
     @property
     def out_of_memory(self) -> tuple[type[Exception], ...]:
-        """torch's."""
         return (torch.OutOfMemoryError,)
 
     @property
     def stream(self) -> int | None:
-        """CUDA's handle."""
         return self._gpu.stream
 
     @property
     def dlpack(self) -> tuple[int, int]:
-        """Of the GPU."""
         return self._gpu.dlpack
 
     @contextmanager
@@ -462,11 +455,9 @@ class CudaEngine(Engine):
             gpu.check()
 
     def check(self) -> None:
-        """Wait for the stream."""
         self._gpu.check()
 
     def forget(self) -> None:
-        """Clear the last error."""
         self._gpu.forget()
 
     def free(self) -> None:
@@ -475,7 +466,6 @@ class CudaEngine(Engine):
             self._gpu.free()
 
     def get_ready(self) -> None:
-        """Measure the empty kernel."""
         _ = self.overhead
 
     @cached_property
@@ -539,7 +529,6 @@ class CudaEngine(Engine):
         wide.fill_(int.from_bytes(pattern, "little", signed=wide.dtype != torch.uint8))
 
     def writing(self, pairs: Sequence[tuple[Any, Any]]) -> Undo:
-        """By torch."""
 
         def write() -> None:
             for storage, source in pairs:
@@ -548,11 +537,9 @@ class CudaEngine(Engine):
         return write
 
     def clone(self, storage: Any) -> Any:
-        """On the device."""
         return storage.clone()
 
     def beside(self, storage: Any) -> Any:
-        """Anywhere."""
         return torch.empty_like(storage)
 
     def differ(self, one: Any, other: Any) -> Any:
@@ -560,11 +547,9 @@ class CudaEngine(Engine):
         return unequal(one, other)
 
     def places(self, mask: Any) -> Any:
-        """As a tensor."""
         return mask.nonzero().flatten()
 
     def answers(self, asked: Sequence[Any]) -> list[float]:
-        """The device gets all questions at once."""
         self._on_streams = False  # other kernels may be launched for the first time
         return torch.stack([a.to(torch.float64) for a in asked]).tolist() if asked else []
 
@@ -573,7 +558,6 @@ class CudaEngine(Engine):
         return tensor_of(strided, storage, torch_dtype(tensor))
 
     def values(self, tensor: Tensor, array: Any, *, wide: bool) -> Any:  # noqa: ARG002
-        """On the device."""
         return array.to(torch.float32) if wide else array.clone()
 
     def reverse(self, tensor: Tensor, storage: Any, source: Any) -> bool:
@@ -591,7 +575,6 @@ class CudaEngine(Engine):
         return mask.repeat_interleave(width)
 
     def draw(self, operator: Operator, check: Check) -> dict[str, Any]:
-        """See `draw_inputs`."""
         return draw_inputs(operator, check, self.policy.seed, self._gpu.device)
 
     def expected(self, operator: Operator, check: Check, folder: Path, inputs: Mapping[str, Any]) -> list[Expected]:
@@ -601,7 +584,6 @@ class CudaEngine(Engine):
         return [Truths(t, exact.pop(t.name), limits[t.name]) for t in present]
 
     def write_reference(self, operator: Operator, check: Check, folder: Path) -> str:
-        """See `write_limits`."""
         operator = operator.concrete(check.problem.dtypes)
         return write_limits(operator, check, folder, self.policy.seed, self._gpu.device)
 
@@ -621,7 +603,6 @@ class CudaEngine(Engine):
         return self._gpu.callers()
 
     def burden(self) -> Callable[[], None]:
-        """On another stream."""
         return self._gpu.burden()
 
     def chains(
@@ -640,13 +621,11 @@ class CudaEngine(Engine):
             recorded.close()
 
     def put_back(self, storage: Any, source: Any) -> Undo:
-        """See `_put_back`."""
         return _put_back(storage, source)
 
     def timer(
         self, sets: Sequence[CallSet], launch: Callable[..., int], arguments: Sequence[tuple[Any, ...]]
     ) -> _Timer:
-        """See `_GraphSampler`."""
         self._on_streams = False  # the candidate's first launches
         return self._timer_of([partial(launch, *a) for a in arguments], sets)
 
@@ -673,7 +652,6 @@ class CudaEngine(Engine):
         return self.array(tensor, strided, storage)
 
     def framework_timer(self, functions: Sequence[Callable[[], object]], sets: Sequence[CallSet]) -> _Timer:
-        """See `_GraphSampler`."""
         return self._timer_of([_quiet(f) for f in functions], sets, framework=True)
 
 

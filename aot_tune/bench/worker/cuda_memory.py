@@ -59,11 +59,9 @@ class GuardedMemory:
 
     @property
     def bytes(self) -> int:
-        """Size of the allocation."""
         return int(self._memory.numel())
 
     def heal(self) -> None:
-        """Write the guard zones."""
         for _, _, begin, end in self._zones:
             self._memory[begin:end].fill_(CANARY)
 
@@ -110,7 +108,6 @@ class EdgeMemory(GuardedMemory):
 
     @property
     def bytes(self) -> int:
-        """Size of what is mapped."""
         return self._mapped
 
 
@@ -249,7 +246,6 @@ class ApartMemory(GuardedMemory):
 
     @property
     def bytes(self) -> int:
-        """Size of the allocations."""
         return self._allocated
 
 
@@ -318,7 +314,6 @@ class Truths:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the values and the reciprocals."""
         return int(self.values.numel() * self.values.element_size() * 2)
 
     def worst(self, got: Any) -> Any:

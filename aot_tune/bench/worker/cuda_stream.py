@@ -251,17 +251,14 @@ class GpuStream:
         self._copies: LateCopies | Literal[False] | None = None
 
     def guard(self) -> Any:
-        """torch's work goes to the stream."""
         return torch.cuda.stream(self._stream)
 
     def check(self) -> None:
-        """Wait for the stream."""
         code = self._runtime.cudaStreamSynchronize(self._handle)
         if code:
             raise _fault(code, self._text(code))
 
     def forget(self) -> None:
-        """Clear the last error."""
         self._runtime.cudaGetLastError()
 
     def claim(self, device: Device, share: float) -> None:
@@ -270,7 +267,6 @@ class GpuStream:
         torch.cuda.set_per_process_memory_fraction(share, self.device)
 
     def free(self) -> None:
-        """Empty torch's cache."""
         torch.cuda.empty_cache()
 
     def use_streams(self, count: int) -> None:

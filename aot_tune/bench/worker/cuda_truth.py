@@ -219,20 +219,17 @@ class ArrayApi(_Numpy):
         self._near, self._tf32 = near, tf32
 
     def sum(self, x: Any, axis: Any = None, keepdims: bool = False, **more: Any) -> Any:
-        """The sum along axes, or of all elements."""
         total = self.__getattr__("sum")(x, axis=axis, keepdims=keepdims, **more)
         if self._near and total.dtype == x.dtype == torch.float32 and isinstance(axis, int) and x.shape[axis]:
             _sum_in_order(x, axis, total if keepdims else total.unsqueeze(axis))
         return total
 
     def mean(self, x: Any, axis: Any = None, keepdims: bool = False, **more: Any) -> Any:
-        """The mean along axes, or of all elements."""
         if self._near and isinstance(axis, int) and x.dtype == torch.float32 and not more:
             return self.sum(x, axis=axis, keepdims=keepdims) / x.shape[axis]
         return self.__getattr__("mean")(x, axis=axis, keepdims=keepdims, **more)
 
     def matmul(self, a: Any, b: Any) -> Any:
-        """The product of matrices."""
         if self._near and self._tf32 and a.dtype == torch.float32:
             a, b = _round_tensor(a, _TF32), _round_tensor(b, _TF32)
         product = self.__getattr__("matmul")(a, b)
@@ -241,16 +238,13 @@ class ArrayApi(_Numpy):
         return product
 
     def full(self, shape: Any, fill_value: Any, dtype: Any = None) -> Any:
-        """An array of equal elements."""
         extents = (shape,) if isinstance(shape, int) else tuple(shape)
         return torch.full(extents, fill_value, dtype=_dtype_in_torch(dtype))
 
     def astype(self, x: Any, dtype: Any) -> Any:
-        """Elements of another dtype."""
         return x.to(_dtype_in_torch(dtype))
 
     def matrix_transpose(self, x: Any) -> Any:
-        """The last two axes in the other order."""
         return x.mT
 
 

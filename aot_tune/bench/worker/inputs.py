@@ -76,7 +76,6 @@ class _Draw:
         return np.random.Generator(np.random.PCG64(self._states))
 
     def values(self) -> NDArray[Any]:
-        """See `draw`."""
         kind = self._tensor.values
         if isinstance(kind, Drawn):
             return self._by_function(kind)

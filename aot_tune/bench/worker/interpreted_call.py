@@ -92,7 +92,6 @@ class _InterpretedCall:
         return name in {t.name for t in self.operator.inputs}
 
     def run(self) -> None:
-        """Run the function."""
         assert self.kernel.triton is not None
         function = interpreted(self.kernel.triton.function, self.request.roots)
         bound = bind(self.operator, self.kernel, self.request.target)
@@ -131,7 +130,6 @@ class _InterpretedCall:
         return given.evaluate(self._facts) if isinstance(given, Expr) else given
 
     def _passed(self, a: Argument) -> Any:
-        """One argument."""
         if a.kind == "pointer":
             return self.memory[a.tensor].tensor if a.tensor in self.memory else None
         if a.descriptor is not None:

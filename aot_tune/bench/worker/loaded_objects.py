@@ -218,7 +218,6 @@ class Loaded:
             raise LaunchError(f"{self.symbol}_preload returned {code}")
 
     def close(self) -> None:
-        """Unload the shared object."""
         handle, self._library._handle = self._library._handle, 0
         if handle:
             _dlclose(ctypes.c_void_p(handle))

@@ -150,11 +150,9 @@ class ProblemState:
             calls.restore()
 
     def sets(self) -> list[CallSet]:
-        """All call sets."""
         return list({id(s): s for s in (*self._rotation, *self._verified.values())}.values())
 
     def close(self) -> None:
-        """Give the memory back."""
         self.bytes = 0
         for kept in (self._pristine, self._expected, self._verified):
             kept.clear()

@@ -101,7 +101,6 @@ class SequentialSums:
         return getattr(np, name)
 
     def sum(self, x: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
-        """The sum along one axis, or of all elements."""
         if axis is None or not isinstance(axis, int) or x.shape[axis] == 0:
             return np.sum(x, axis=axis, keepdims=keepdims)
         self.used = True
@@ -110,7 +109,6 @@ class SequentialSums:
 
     @staticmethod
     def matmul(a: Any, b: Any) -> Any:
-        """The product of two matrices."""
         if isinstance(a, RoundedArray) or isinstance(b, RoundedArray):  # a sum is rounded once, at its end
             rounded = a if isinstance(a, RoundedArray) else b
             product = SequentialSums.matmul(np.asarray(a), np.asarray(b))
@@ -126,7 +124,6 @@ class SequentialSums:
         return product
 
     def mean(self, x: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
-        """The mean along one axis, or of all elements."""
         if axis is None or not isinstance(axis, int):
             return np.mean(x, axis=axis, keepdims=keepdims)
         return self.sum(x, axis=axis, keepdims=keepdims) / x.dtype.type(x.shape[axis])

@@ -113,7 +113,6 @@ class EightBits(NamedTuple):
 
     @property
     def max(self) -> float:
-        """The largest value."""
         return float(_values(self)[self.largest])
 
     @property
@@ -123,7 +122,6 @@ class EightBits(NamedTuple):
 
     @property
     def tiny(self) -> float:
-        """The least normal value."""
         return float(2.0**self.least_exponent)
 
     def values(self, patterns: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -59,7 +59,6 @@ class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> str:
-        """For messages."""
         return f"node {self.name} ({self.id[:8]})"
 
 
@@ -116,7 +115,6 @@ class RayCluster:
 
     @property
     def address(self) -> str:
-        """The cluster's address, for messages."""
         return str(self._ray.get_runtime_context().gcs_address)
 
     def nodes(self) -> list[ClusterNode]:

@@ -79,7 +79,6 @@ class RemoteBench:
             self._host.tell("end")
 
     def prepare(self, operator: Operator, on: Problem | Check) -> Prepared:
-        """See `Bench`."""
         check = Check(problem=on) if isinstance(on, Problem) else on
         prepared = self._call("prepare", operator=operator.name, on=check).prepared
         if prepared is None:
@@ -88,7 +87,6 @@ class RemoteBench:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """See `Bench`."""
         self._alone = True
         try:
             yield
@@ -98,11 +96,9 @@ class RemoteBench:
     def screen(
         self, prepared: Prepared, variant: Variant, best_ns: float | None = None, tune_checks: bool = True
     ) -> Measurement:
-        """See `Bench`."""
         return self._checked("screen", prepared, variant, best_ns=best_ns, tune_checks=tune_checks)
 
     def verify(self, prepared: Prepared, variant: Variant, tune_checks: bool = True) -> Measurement:
-        """See `Bench`."""
         return self._checked("verify", prepared, variant, tune_checks=tune_checks)
 
     def _checked(self, method: str, prepared: Prepared, variant: Variant, **given: Any) -> Measurement:
@@ -116,15 +112,12 @@ class RemoteBench:
         return answer.measurements[0]
 
     def race(self, prepared: Prepared, variants: Sequence[Variant]) -> list[Measurement]:
-        """See `Bench`."""
         return self._call("race", variants, prepared=prepared).measurements
 
     def survey(self, operator: Operator, problem: Problem, variants: Sequence[Variant]) -> list[Measurement]:
-        """See `Bench`."""
         return self._call("survey", variants, operator=operator.name, on=Check(problem=problem)).measurements
 
     def interrupt(self) -> None:
-        """See `Bench`."""
         self._host.tell("interrupt")
 
     def _call(self, method: Any, variants: Sequence[Variant] = (), **given: Any) -> BenchAnswer:
@@ -318,13 +311,11 @@ class RayExecutor:
         return parts
 
     def native(self) -> list[Target]:
-        """See `Machines`."""
         names = {t for _, targets in self._facts for t in targets}
         native = (*(t for t in native_targets() if t.on_host), *map(target_by_name, sorted(names)))
         return in_order({t.name: t for t in native}.values())
 
     def devices(self, threads: int, families: Sequence[str]) -> list[Device]:
-        """See `Machines`: this machine's CPU, the nodes' GPUs."""
         host = {t.family for t in native_targets() if t.on_host}
         return [
             *devices(threads, [f for f in families if f in host]),
@@ -365,7 +356,6 @@ class RayExecutor:
     def compile(
         self, toolchain: Toolchain, source: str, target: Target, out: Path, timeout: float, options: CompileOptions
     ) -> Object:
-        """See `CompilersElsewhere`."""
         order = CompileOrder(
             backend=toolchain.name,
             source=source,
@@ -397,15 +387,12 @@ class RayExecutor:
         return reply.outcome
 
     def end_compiles(self) -> None:
-        """See `CompilersElsewhere`."""
         self._cluster.end_compiles()
 
     def has(self, device: Device) -> bool:
-        """Whether a device belongs to these machines."""
         return device.unit in self._hosts
 
     def ask_vendor(self, question: VendorQuestion, device: Device) -> VendorAnswer:
-        """Ask a vendor's library on a device."""
         try:
             return decode(self._hosts[device.unit].ask("ask_vendor", encode(question), log=self._log), VendorAnswer)
         except WorkerError as error:

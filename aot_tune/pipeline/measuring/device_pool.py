@@ -160,7 +160,6 @@ class _BenchLinker:
         return partial(self._link, variant, compiled) if wanted else None
 
     def all(self, variants: Iterable[Variant]) -> None:
-        """Link compiled candidates."""
         objects = [(e, e.made) for e in variants if e.compiled]
         with ThreadPoolExecutor(self._session.jobs_of("cxx").count) as pool:
             for done in [pool.submit(self._link, *pair) for pair in objects]:
@@ -216,7 +215,6 @@ class DevicePool:
 
     @property
     def measured(self) -> int:
-        """How many measurements were made."""
         return sum(m.measured for m in (*self.devices, *self._gone))
 
     @property
@@ -251,7 +249,6 @@ class DevicePool:
 
     @property
     def reused(self) -> int:
-        """How many measurements were known before."""
         return sum(m.reused for m in (*self.devices, *self._gone))
 
     def knows(self, operator: Operator, problem: Problem, candidate: str, digest: str) -> bool:
@@ -263,7 +260,6 @@ class DevicePool:
         return self.devices[0].knows_race(operator, problem, entrants)
 
     def measure(self, device: Measurer, job: Job) -> None:
-        """See `Runner`."""
         self._working[device] = self._threads[device].submit(self._work, device, job)
 
     def _work(self, member: Measurer, job: Job) -> None:
@@ -310,7 +306,6 @@ class DevicePool:
         self._events.put(Arrived(variant))
 
     def end_compiles(self) -> None:
-        """See `Runner`."""
         self._stopping.set()
         executor = self._session.executor
         while self._compiling is not None and self._compiling.is_alive():
@@ -320,13 +315,11 @@ class DevicePool:
             self._compiling.join(AGAIN)
 
     def wait(self, seconds: float | None) -> Event | None:
-        """See `Runner`."""
         with contextlib.suppress(queue.Empty):
             return self._events.get(timeout=seconds)
         return None
 
     def abandon(self) -> None:
-        """See `Runner`."""
         for member in self.devices:
             member.end()
         self.end_compiles()
@@ -358,7 +351,6 @@ class DevicePool:
             raise
 
     def lose(self, device: Measurer, error: WorkerError) -> None:
-        """See `Runner`."""
         lost = self.leave_out(device)
         told = "; ".join(filter(None, (error.what, error.why, error.fix, "the other devices measure the rest")))
         self._session.progress.line(f"LOST {lost.name} {lost.unit}: {told}")

@@ -72,7 +72,6 @@ class BenchFiles:
         return self.folder() / f"bench-{next(self._numbers)}"
 
     def is_linked(self, compiled: Object) -> bool:
-        """Whether an object has been linked for the benchmark."""
         with self._lock:
             return compiled.digest in self._linked
 

@@ -127,7 +127,6 @@ class Measurer:
         self.referred: defaultdict[str, float] = defaultdict(float)
 
     def worked(self, seconds: float) -> None:
-        """Add the seconds of its jobs."""
         self.at_work += seconds
 
     def end(self) -> None:
@@ -136,7 +135,6 @@ class Measurer:
 
     @property
     def bench(self) -> LazyBench:
-        """The bench that it measures on."""
         return self._lazy
 
     def start(self) -> None:
@@ -322,7 +320,6 @@ class Measurer:
             return None
 
     def _spend(self, operator: str, measurement: Measurement, took: _Took) -> None:
-        """Add a screen's seconds to its phases."""
         if took.whole > 0:
             self._refer(operator, took.referring)
             for part, seconds in measurement.phases.items():
@@ -331,7 +328,6 @@ class Measurer:
             self.spent["the rest"] += max(alone - sum(measurement.phases.values()), 0.0)
 
     def _refer(self, operator: str, seconds: float) -> None:
-        """Add the seconds of an operator's references."""
         self.spent["references"] += seconds
         self.referred[operator] += seconds
 

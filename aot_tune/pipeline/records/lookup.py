@@ -55,11 +55,9 @@ class Known:
                 self._baselines.setdefault(m.problem.key, []).append(m)
 
     def find(self, candidate: str, problem: Problem) -> Measurement | None:
-        """The measurement of a candidate on a problem."""
         return self._by.get((candidate, problem.key))
 
     def baselines(self, problem: Problem) -> list[Measurement]:
-        """The measurements of baselines on a problem."""
         return self._baselines.get(problem.key, [])
 
     def give(self, evidence: Evidence) -> int:

@@ -162,7 +162,6 @@ class TuningPlan:
     # What compilers get.
 
     def batch(self) -> CompileBatch | None:
-        """See `WantedWork`."""
         if self._turn.over or self._compiling:
             return None
         if self.stops_compiling():
@@ -273,7 +272,6 @@ class TuningPlan:
         return bool(incoming)
 
     def compiled(self) -> None:
-        """See `WantedWork`."""
         self._take_in()
         self._readied |= self._linking
         self._linking = set()
@@ -304,7 +302,6 @@ class TuningPlan:
     # What devices get.
 
     def job(self, device: Hashable) -> Job | None:
-        """See `WantedWork`."""
         if self._turn.over:
             return None
         if self._limited and (job := self._vouch(device)) is not None:
@@ -498,7 +495,6 @@ class TuningPlan:
         return job
 
     def measured(self, job: Job) -> None:
-        """See `WantedWork`."""
         before = self._running.pop(job.number)[1]
         self._changes += 1
         if job.number < 0:
@@ -517,7 +513,6 @@ class TuningPlan:
         self._reconsider()
 
     def lost(self, device: Hashable, job: Job) -> None:
-        """See `WantedWork`."""
         del self._running[job.number]
         self._homes.lose(device)
         self._changes += 1
@@ -642,11 +637,9 @@ class _Homes:
         self._of: dict[int, Hashable] = {}
 
     def move(self, number: int, device: Hashable) -> None:
-        """A device prepares a problem."""
         self._of[number] = device
 
     def lose(self, device: Hashable) -> None:
-        """A device is gone."""
         self._of = {number: home for number, home in self._of.items() if home is not device}
 
     def pick(self, device: Hashable, ready: Sequence[int], operators: dict[int, str]) -> int:

@@ -496,18 +496,15 @@ class Surveying:
         return CompileBatch(variants, into, "survey") if variants else None
 
     def stops_compiling(self) -> bool:
-        """See `WantedWork`."""
         return False
 
     def arrived(self, variant: Variant) -> None:
         """See `WantedWork`."""
 
     def compiled(self) -> None:
-        """See `WantedWork`."""
         self._begun = self._session.progress.now()
 
     def job(self, device: Hashable) -> Job | None:  # noqa: ARG002 - any device times any shape
-        """See `WantedWork`."""
         if self._seconds <= 0 or self._spent > self._seconds or self._is_over:
             return None
         if not self._turns and not self._running:
@@ -525,7 +522,6 @@ class Surveying:
         return Job(number, "survey", do, part.evidence, problem)
 
     def measured(self, job: Job) -> None:
-        """See `WantedWork`."""
         del self._running[job.number]
         self._done += 1
         self._session.progress.count(
@@ -537,7 +533,6 @@ class Surveying:
         )
 
     def lost(self, device: Hashable, job: Job) -> None:  # noqa: ARG002 - another device does it
-        """See `WantedWork`."""
         self._turns.appendleft((job.number, self._running.pop(job.number)))
 
     def _settle(self) -> None:

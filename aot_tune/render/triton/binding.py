@@ -50,7 +50,6 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The parameter's name."""
         return self.parameter.name
 
 

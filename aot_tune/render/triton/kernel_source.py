@@ -80,7 +80,6 @@ class Passed:
 
     @property
     def name(self) -> str:
-        """The parameter's name."""
         return self.argument.name
 
 
