@@ -120,11 +120,7 @@ class _Rounds:
         return bool(edited)
 
     def _is_built(self, reports: Sequence[Path]) -> bool | None:
-        """Build. Progress, our errors and results are printed. False if there is an error, None after an edit.
-
-        Raises:
-            BuildError: when the build fails in another way.
-        """
+        """Build, and print results and our errors: False after one, None after an edit. Raises other BuildErrors."""
         lines, failed, of_error = list[str](), False, False
         written, shown = _written(reports), ""
         with _running(build_command(self._build)) as process:

@@ -68,10 +68,7 @@ class ToolFound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpusFound(msgspec.Struct, frozen=True, kw_only=True):
-    """What the driver reported, and the packages that matter for GPUs.
-
-    `cutlass` and `torch` are empty if they are missing. `torch_cuda` is the CUDA version that torch is built for.
-    """
+    """What the driver reported, and packages for GPUs, empty if missing. `torch_cuda` is what torch is built for."""
 
     query: DeviceQuery
     cutlass: str = ""

@@ -457,10 +457,7 @@ def _checked(
 
 
 def _of_other_calls(database: OperatorDatabase, operator: Operator) -> Iterator[Finding]:
-    """Regimes of calls in which a library of this record would lose more than it may, by its own survey.
-
-    And calls that its workload says nothing of.
-    """
+    """Regimes in which a library of this record would lose too much, and calls that its workload does not have."""
     from aot_tune.pipeline.records.lookup import evidence_as_recorded  # slow to import
     from aot_tune.pipeline.shipping.finish import MORE_SHAPES, selected, told_losses
     from aot_tune.pipeline.shipping.surveyed_shapes import ADD_PROBLEMS, told_gaps
@@ -480,10 +477,7 @@ def _of_other_calls(database: OperatorDatabase, operator: Operator) -> Iterator[
 def _no_more_given(
     tree: RecordTree, templates: Sequence[str], rendered_with: CompileSettings
 ) -> tuple[dict[Path, tuple[OperatorDatabase, Mapping[str, int]]], list[str]]:
-    """Each record without what the tree no longer gives, the number dropped for each reason, and notes.
-
-    A note says what could not be decided.
-    """
+    """Each record without what the tree no longer gives, the number dropped by reason, and notes on the undecided."""
     roots = template_paths(roots_with_bundled(templates))
     operators, notes = _operators(roots, tree), []
     declared, render, left_out = _renderer(operators, roots, tree, rendered_with)
@@ -507,10 +501,7 @@ def _no_more_given(
 
 
 def _operators(roots: Sequence[Path], tree: RecordTree) -> dict[str, Operator]:
-    """The operators of the tree: all of the user's own roots, and those bundled ones that have records.
-
-    If there are no roots of the user, all bundled operators.
-    """
+    """All operators of the user's own roots, and bundled ones that have records; without such roots, all bundled."""
     names = {f.name for f in operator_folders([r for r in roots if r != bundled_templates()])}
     bundled = {f.name for f in operator_folders([r for r in roots if r == bundled_templates()])}
     wanted = names | (bundled & {d.operator for d in tree.values()} if names else bundled)

@@ -168,10 +168,7 @@ def _chosen(libraries: Sequence[_Library], names: Sequence[str], operators: Sequ
 
 
 def run_planned(arguments: Sequence[str], paths: Paths) -> tuple[int, bytes]:
-    """Tune in a new process, as a build does, so that operators' modules are those of one library only.
-
-    Returns its status, and with `--json` what it prints.
-    """
+    """Tune in a new process, for operators of one library only. Returns its status, and what `--json` prints."""
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     search = os.pathsep.join(filter(None, (str(PACKAGE.parent), *given)))  # an empty item is the current folder
     environment = {**os.environ, "PYTHONPATH": search, **({"CXX": paths.cxx} if paths.cxx else {})}

@@ -234,11 +234,7 @@ def _bytes(file: Path) -> bytes:
 
 
 def _computing(problems: Sequence[CountedProblem], operators: dict[str, Operator]) -> list[CountedProblem]:
-    """The problems on which there is something to compute. One line tells how many others are left out.
-
-    Raises:
-        SpecError: when there are none.
-    """
+    """Problems with something to compute; a line counts the others. Raises SpecError when there are none."""
     kept = [entry for entry in problems if not is_empty(operators[entry.operator], entry.problem)]
     left = len(problems) - len(kept)
     if not kept:

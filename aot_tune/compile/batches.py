@@ -134,10 +134,7 @@ class _Compilers:
 
 
 def _made(wanted: Sequence[tuple[Batch, Rendered]], compilers: _Compilers) -> Iterator[tuple[str, Object]]:
-    """Ids of candidates with their objects, as they get ready.
-
-    Objects in a cache are looked up here. Many threads that do nothing else would hinder each other.
-    """
+    """Ids of candidates with their objects, as they get ready. Objects in a cache are looked up here, in one thread."""
     done: queue.SimpleQueue[tuple[str, Future[Object]]] = queue.SimpleQueue()
     makers: dict[tuple[str, str], Mapping[str, object]] = {}
     running = 0
@@ -216,10 +213,7 @@ class Room:
 
     @contextlib.contextmanager
     def of(self, memory: int) -> Iterator[None]:
-        """Wait until there is room for one more compiler that may need `memory` bytes.
-
-        If none runs, there always is.
-        """
+        """Wait for room for one more compiler that may need `memory` bytes. If none runs, there always is."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._running == 0 or (self._running < self._count and self._used + memory <= self._free)

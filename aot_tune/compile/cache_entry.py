@@ -66,11 +66,7 @@ def read_entry(
 
 
 def check_entry(folder: Path, key: str, trusted: bool, tier_of: int = -1) -> bytes:
-    """Check that an entry is a folder, and that the key in it is `key`. Returns the key's text.
-
-    Raises:
-        FileNotFoundError, CorruptError, CacheError: as `read_entry`.
-    """
+    """The text of an entry's key, if the entry is a folder and its key is `key`. Raises as `read_entry`."""
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise CorruptError("it is not a folder")

@@ -117,11 +117,7 @@ class CxxToolchain(Toolchain):
             return 0
 
     def command(self) -> list[str]:
-        """The compiler and the arguments that always come before ours.
-
-        Raises:
-            ToolchainError: when there is none.
-        """
+        """The compiler and the arguments that always come before ours. Raises ToolchainError when there is none."""
         named, path = self._env().get("CXX", ""), self._env().get("PATH")
         tried = (named_command(name, path) for name in ((named,) if named else ("g++", "c++")))
         compiler = next((command for command in tried if command is not None), None)

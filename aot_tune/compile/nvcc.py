@@ -158,11 +158,7 @@ class NvccToolchain(Toolchain):
         return _MEMORY_PER_JOB
 
     def toolkit(self) -> Toolkit:
-        """The compiler in use.
-
-        Raises:
-            ToolchainError: when there is none, or it is not complete.
-        """
+        """The compiler in use. Raises ToolchainError when there is none, or it is not complete."""
         if self._toolkit is None or self._environ is None:
             nvcc = find_nvcc(self._env(), self._system, self._search)
             self._toolkit = open_toolkit(nvcc.command, self._host().command()[0], self._env())

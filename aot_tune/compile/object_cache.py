@@ -401,10 +401,7 @@ def _publish(temporary: Path, folder: Path, temporaries: Path) -> None:
 
 
 def _changed_since(moment: int, paths: Iterable[str]) -> bool:
-    """Whether a file was made or changed since a moment, in ns. Times in the future do not count.
-
-    The files' clock may be some ms behind. That is less than a compiler takes until it reads.
-    """
+    """Whether a file was changed since a moment in ns, but not in the future. Its clock may be some ms behind."""
     now = time.time_ns()
     for path in paths:
         try:

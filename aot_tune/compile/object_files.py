@@ -125,11 +125,7 @@ class Symbols(NamedTuple):
 
 
 def symbols_of(data: bytes) -> Symbols:
-    """The symbols by which an object is linked.
-
-    Raises:
-        ELFError: when it is no ELF file.
-    """
+    """The symbols by which an object is linked. Raises ELFError when it is no ELF file."""
     names: dict[bool, set[str]] = {True: set(), False: set()}
     for symbol in _symbols(ELFFile(BytesIO(data))):
         if symbol["st_info"]["bind"] != "STB_LOCAL":

@@ -80,11 +80,7 @@ def program_digest(state: tuple[str, int, int, int]) -> str:
 
 
 def ask(compiler: Compiler, *question: str, fix: str = "set CXX to a working g++ 11 or later") -> str:
-    """What a compiler answers to options.
-
-    Raises:
-        ToolchainError: when it fails or says nothing.
-    """
+    """What a compiler answers to options. Raises ToolchainError when it fails or says nothing."""
     done = run([*compiler.command, *question], folder=Path("/"), environ=dict(compiler.environ), timeout=QUERY_SECONDS)
     if done.code != 0 or not done.output.strip():
         raise ToolchainError(f"{compiler.command[0]} {question[0]} fails: {first_error(done.output)}", fix=fix)
@@ -92,11 +88,7 @@ def ask(compiler: Compiler, *question: str, fix: str = "set CXX to a working g++
 
 
 def link(argv: Sequence[str], out: Path, environ: Mapping[str, str]) -> None:
-    """Run a linker that makes `out`.
-
-    Raises:
-        ToolchainError: with its first error line.
-    """
+    """Run a linker that makes `out`. Raises ToolchainError with its first error line."""
     done = run(argv, folder=out.parent, environ=environ, timeout=QUERY_SECONDS)
     if done.code != 0 or done.timed_out:
         raise ToolchainError(f"cannot link {out.name}: {first_error(done.output)}", why=" ".join(argv))
@@ -174,10 +166,7 @@ def library_file(name: str, folders: Sequence[str]) -> str | None:
 
 
 def link_words(libraries: Sequence[str]) -> list[str]:
-    """Files of libraries as a linker takes them for the benchmark.
-
-    Shared ones are found again when the result is loaded.
-    """
+    """Files of libraries as a linker takes them for the benchmark; shared ones are found again at loading."""
     words = list(libraries)
     folders = dict.fromkeys(str(Path(lib).parent) for lib in libraries if ".so" in Path(lib).name)
     return [*words, *(f"-Wl,-rpath,{folder}" for folder in folders)]

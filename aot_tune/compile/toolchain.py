@@ -145,21 +145,14 @@ class Toolchain(ABC):
 
     @abstractmethod
     def identity(self) -> dict[str, str]:
-        """Version and content digests of the programs that make objects. No paths.
-
-        Raises:
-            ToolchainError: when there is no compiler. It says how to point to one.
-        """
+        """Version and content digests, no paths, of the programs that make objects. Raises ToolchainError."""
 
     def origin(self) -> str:
         """Where the compiler is and why it was chosen, for people. Empty if there was no choice."""
         return ""
 
     def device_identity(self, identity: Mapping[str, str]) -> dict[str, str]:
-        """The part of an `identity` that decides `Object.device`.
-
-        What the host's C++ compiler adds is not in it.
-        """
+        """The part of an `identity` that decides `Object.device`, without the host's C++ compiler."""
         return {name: text for name, text in identity.items() if not name.startswith("host ")}
 
     def memory_per_job(self) -> int:
@@ -218,19 +211,11 @@ class Toolchain(ABC):
         host.link_shared([*objects, *map(Path, self.link_arguments())], out, libraries)
 
     def link_arguments(self) -> tuple[str, ...]:
-        """What a library with objects of this toolchain must be linked with, after the objects.
-
-        Raises:
-            ToolchainError: when a library that it needs is not there.
-        """
+        """What a library with these objects is linked with, after them. Raises ToolchainError if it is missing."""
         return ()
 
     def libraries(self, options: CompileOptions) -> tuple[str, ...]:
-        """Files of the libraries that an author's options name. The linker's folders and the toolkit's are searched.
-
-        Raises:
-            ToolchainError: when one does not exist.
-        """
+        """Files of the libraries that an author's options name. Raises ToolchainError when one does not exist."""
         files = []
         for library in options.libraries:
             name = str(library).removeprefix("-l")
@@ -272,11 +257,7 @@ class CompilersElsewhere(Protocol):
     def compile(
         self, toolchain: Toolchain, source: str, target: Target, out: Path, timeout: float, options: CompileOptions
     ) -> Object:
-        """See `Toolchain.compile`. Any thread may call it.
-
-        Raises:
-            ToolchainError: when a compiler cannot be started, or differs from the local one. Names the machine.
-        """
+        """See `Toolchain.compile`; from any thread. Raises ToolchainError, which names the machine."""
 
     def end_compiles(self) -> None:
         """End the running compilers. Each then has a failure that is not lasting."""
@@ -416,11 +397,7 @@ class _Plugin:
 
 
 def target_by_name(name: str) -> Target:
-    """The target of that name.
-
-    Raises:
-        ToolchainError: when no backend has it, with the nearest names.
-    """
+    """The target of that name. Raises ToolchainError when no backend has it, with the nearest names."""
     by_name = _targets()
     try:
         return by_name[name]

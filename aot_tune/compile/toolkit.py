@@ -52,19 +52,11 @@ class Toolkit(msgspec.Struct, frozen=True, kw_only=True):
     libraries: tuple[str, ...]
 
     def static_runtime(self) -> Path:
-        """libcudart_static.a.
-
-        Raises:
-            ToolchainError: when it is not there.
-        """
+        """libcudart_static.a. Raises ToolchainError when it is not there."""
         return self._library("libcudart_static.a")
 
     def shared_runtime(self) -> Path:
-        """libcudart.so. Wheels only have it under its versioned name.
-
-        Raises:
-            ToolchainError: when it is not there.
-        """
+        """libcudart.so. Wheels only have it under its versioned name. Raises ToolchainError when it is not there."""
         return self._library("libcudart.so", f"libcudart.so.{self.version.partition('.')[0]}")
 
     def _library(self, *names: str) -> Path:
@@ -141,22 +133,14 @@ def _places(environ: Mapping[str, str], system: Path, search: Sequence[str] | No
 
 
 def open_toolkit(command: tuple[str, ...], host: str, environ: Mapping[str, str]) -> Toolkit:
-    """Ask an nvcc where its files are. It only answers with a host compiler.
-
-    Raises:
-        ToolchainError: when the answer is not that of an nvcc.
-    """
+    """Ask an nvcc where its files are; it needs a host compiler. Raises ToolchainError for another answer."""
     child = compiler_environment(environ, Path("/nowhere"))
     del child["TMPDIR"]
     return _open(Compiler(command, tuple(sorted(child.items())), program_state(Path(command[0]))), host)
 
 
 def find_cutlass(environ: Mapping[str, str], search: Sequence[str] | None = None) -> Path | None:
-    """The include folder of CUTLASS: below CUTLASS_PATH, or else in the wheel `nvidia-cutlass`. None without one.
-
-    Raises:
-        ToolchainError: when CUTLASS_PATH holds none.
-    """
+    """CUTLASS's include folder: below CUTLASS_PATH (else raises ToolchainError), in its wheel, or None."""
     named = environ.get("CUTLASS_PATH", "")
     folders = [Path(named), Path(named, "include")] if named else []
     if not named:

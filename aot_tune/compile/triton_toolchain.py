@@ -327,11 +327,7 @@ def compile_launcher(
 
 
 def functions_of(objects: Sequence[Path], command: Sequence[str], environ: Mapping[str, str]) -> list[Path]:
-    """What the launchers among `objects` must be linked with, compiled by `command`.
-
-    Raises:
-        ToolchainError: when the compiler fails.
-    """
+    """What launchers among `objects` are linked with, compiled by `command`. Raises ToolchainError if it fails."""
     held = [path.read_bytes() for path in objects]
     wanted = [f for f in FUNCTIONS if any(f"_ZN8launcher{len(f)}{f}".encode() in data for data in held)]
     with _lock:

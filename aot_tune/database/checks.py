@@ -163,10 +163,7 @@ def with_a_choice(operator: Operator, target: Target) -> list[Problem]:
 
 
 def tuned_kernels(operator: Operator, target: Target) -> list[Kernel]:
-    """The kernels with configs for a target whose times decide if they are kept. A survey has shapes that these take.
-
-    A Triton function counts without being read, because it may be for the target.
-    """
+    """Kernels with configs for a target whose times decide; a Triton function counts without being read."""
     return [k for k in operator.kernels if not (k.generic or k.fills_in) and _is_for(k, target)]
 
 

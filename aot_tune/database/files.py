@@ -19,22 +19,14 @@ def database_path(folder: Path, database: OperatorDatabase) -> Path:
 
 
 def save_database(folder: Path, database: OperatorDatabase) -> Path:
-    """Write a database below a folder in one step; returns its path.
-
-    Raises:
-        DatabaseError: when the database contradicts itself or cannot be written.
-    """
+    """Write a database below a folder in one step; returns its path. Raises DatabaseError."""
     path = database_path(folder, database)
     save_text(path, encode(database))
     return path
 
 
 def save_text(path: Path, text: bytes) -> None:
-    """Write the text of a database in one step.
-
-    Raises:
-        DatabaseError: when it cannot be written.
-    """
+    """Write the text of a database in one step. Raises DatabaseError when it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep_temporaries(path.parent, _TEMPORARY)
@@ -62,11 +54,7 @@ def load_database(path: Path, *, oldest: int = READ, stores: bool = False) -> Op
 
 
 def load_databases(folder: Path) -> list[OperatorDatabase]:
-    """All databases below a folder, in the order of their paths. Empty if there is no such folder.
-
-    Raises:
-        DatabaseError: when one cannot be read, or two are of the same operator and device.
-    """
+    """All databases below a folder by path, none without a folder. Raises DatabaseError, also for duplicates."""
     paths: dict[tuple[str, str], Path] = {}
     databases = []
     for path in _files(folder):
@@ -119,11 +107,7 @@ def without_digests(tree: RecordTree) -> list[Path]:
 
 
 def save_tree(tree: RecordTree) -> list[Path]:
-    """Write records to their paths, each in one step, after all have their text. Returns those that changed.
-
-    Raises:
-        DatabaseError: when one contradicts itself or cannot be written.
-    """
+    """Write records to their paths, once all have their text. Returns those that changed. Raises DatabaseError."""
     texts = {path: encode(database) for path, database in tree.items()}
     changed = [path for path, text in texts.items() if not path.is_file() or path.read_bytes() != text]
     for path in changed:

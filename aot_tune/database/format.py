@@ -83,11 +83,7 @@ class Head:
 
     @classmethod
     def read(cls, text: bytes, name: str) -> Head:
-        """The head of a store's text.
-
-        Raises:
-            DatabaseError: with `name` and the line, when it has none of this schema.
-        """
+        """The head of a store's text. Raises DatabaseError with `name` and the line if it is not of this schema."""
         rows = text[: text.find(END)].split(b"\n")
         schema_of(rows[0], name, STORE_SCHEMA, STORE, STORE_SCHEMA)
         return _head_of([decode_line(row, f"{name}:{number}") for number, row in enumerate(rows, 1)], name)
@@ -111,11 +107,7 @@ class Head:
 
 
 def encode(database: OperatorDatabase) -> bytes:
-    """The text of a database. Equal databases give equal bytes.
-
-    Raises:
-        DatabaseError: when the database contradicts itself.
-    """
+    """The text of a database. Equal ones give equal bytes. Raises DatabaseError when it contradicts itself."""
     return b"".join(map(encode_line, _lines(canonical_database(database))))
 
 
@@ -415,10 +407,7 @@ def _shapes(content: _Content, survey: str, line: SurveyLine, where: str) -> Ite
 
 
 class Group(msgspec.Struct, frozen=True, gc=False):
-    """A screen, or a race with all of its entrants, with lines of some of its candidates.
-
-    `at` is when it was written, in ns since the epoch.
-    """
+    """A screen, or a race with all entrants, with lines of some candidates, written `at` so many ns since 1970."""
 
     at: int
     raced: bool

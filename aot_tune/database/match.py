@@ -58,10 +58,7 @@ def missing_problems(database: OperatorDatabase | None, problems: Iterable[Probl
 
 
 def deciding(databases: Sequence[OperatorDatabase], patterns: Sequence[str]) -> list[OperatorDatabase]:
-    """Databases that may decide.
-
-    If patterns match any device of a family, only databases of matching devices count there.
-    """
+    """Databases that may decide. If patterns match any device of a family, only those of matching devices."""
     named = [d for d in databases if any(is_of(d.device, p) for p in patterns)]
     families = {d.device.family for d in named}
     return [d for d in databases if d in named or d.device.family not in families]

@@ -362,10 +362,7 @@ class MeasurementStore:
             return text.groups.get(name) or self._in_tiers(head, name)
 
     def save(self, head: Head, group: Group, candidates: Iterable[CandidateLine]) -> None:
-        """Add a group to a text, with the lines of those of its candidates that the text does not have.
-
-        If the disk cannot be written to, there is one warning, and memory keeps the group.
-        """
+        """Add a group to a text, with lines of candidates that it lacks. Memory keeps it if the disk cannot."""
         with self._lock:
             text = self._text(head)
             text.groups[group.name] = group
@@ -471,26 +468,15 @@ class OperatorStore:
         return None if screens is None else screens[0]
 
     def put(self, measurement: Measurement, variants: Iterable[Variant] = ()) -> None:
-        """Store one measurement, whatever its status. `variants` say how to make its candidate again.
-
-        Raises:
-            ValueError: when its device or policy is not that of this part of the store.
-        """
+        """Store a measurement, whatever its status. `variants` make its candidate again. Raises ValueError."""
         self._save([measurement], variants, raced=False)
 
     def find_race(self, entrants: Sequence[tuple[str, str]], problem: Problem) -> list[Measurement] | None:
-        """The race of exactly these entrants (candidate id, code) on a problem, in the given order.
-
-        Times of different races cannot be compared, so a race is found as a whole or not at all.
-        """
+        """The race of exactly these entrants (candidate id, code) on a problem, in order: whole, or not at all."""
         return self._find(entrants, problem, raced=True)
 
     def put_race(self, measurements: Iterable[Measurement], variants: Iterable[Variant] = ()) -> None:
-        """Store all entrants of one race on one problem. `variants` say how to make its candidates again.
-
-        Raises:
-            ValueError: when they are of several problems, or of another device or policy.
-        """
+        """Store a race with all entrants. `variants` make its candidates again. Raises ValueError for a mixture."""
         self._save(list(measurements), variants, raced=True)
 
     def _find(self, entrants: Sequence[tuple[str, str]], problem: Problem, *, raced: bool) -> list[Measurement] | None:

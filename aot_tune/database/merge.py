@@ -52,10 +52,7 @@ def update(older: OperatorDatabase, newer: OperatorDatabase) -> OperatorDatabase
 
 
 def without(database: OperatorDatabase, gone: Collection[str]) -> OperatorDatabase:
-    """The database without the candidates of these ids and their measurements.
-
-    The others keep their races. The problems stay, even if nothing is left that was measured on them.
-    """
+    """The database without these candidates and their measurements. Races of others, and all problems, stay."""
     return msgspec.structs.replace(
         database,
         candidates=tuple(c for c in database.candidates if c.id not in gone),

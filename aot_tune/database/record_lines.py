@@ -193,11 +193,7 @@ def encode_line(line: RecordLine) -> bytes:
 
 
 def decode_line(row: bytes, where: str) -> RecordLine:
-    """A line without its end. `where` is its file and number.
-
-    Raises:
-        DatabaseError: when it is no such line, or part of a git conflict.
-    """
+    """A line without its end. `where` is file and number. Raises DatabaseError, also for a git conflict."""
     try:
         line = _DECODER.decode(row)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -211,11 +207,7 @@ def decode_line(row: bytes, where: str) -> RecordLine:
 
 
 def schema_of(row: bytes, name: str, oldest: int, form: str = FORMAT, newest: int = SCHEMA) -> int:
-    """The schema that the first line of a text names.
-
-    Raises:
-        DatabaseError: when it is not of the format `form`, or of a schema before `oldest` or after `newest`.
-    """
+    """The schema, from `oldest` to `newest`, that the first line of a text of `form` names. Raises DatabaseError."""
     try:
         first = msgspec.json.decode(row, type=_First).header
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -276,11 +268,7 @@ def _lines(shapes: Sequence[SurveyedShape]) -> tuple[SurveyLine, list[TimesLine]
 
 
 def shapes_of(line: SurveyLine, columns: Columns) -> Iterator[SurveyedShape]:
-    """The shapes of a line with the times of some candidates.
-
-    Raises:
-        ValueError: when its columns have different lengths.
-    """
+    """The shapes of a line with times of some candidates. Raises ValueError for columns of other lengths."""
     lengths = {len(column) for column in (*line.dims.values(), *columns.values())}
     if len(lengths) != 1:
         raise ValueError("its columns have different lengths")

@@ -103,11 +103,7 @@ class OperatorDatabase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def canonical_database(database: OperatorDatabase) -> OperatorDatabase:
-    """The same data in the order of the text, without what only the store keeps. Checks that it is consistent.
-
-    Raises:
-        DatabaseError: naming the operator and the measurement that does not fit.
-    """
+    """The same data in the text's order, without what only stores keep. Raises DatabaseError if inconsistent."""
     problems = {m.problem.key: m.problem for m in database.measurements}
     problems |= {p.key: p for p in database.problems}
     candidates = {c.id: c for c in database.candidates}

@@ -34,10 +34,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 class Calls:
-    """Facts of calls of one operator. What is asked of them is computed once, for all of them.
-
-    Sums and products are of 64 bits, as in dispatch.
-    """
+    """Facts of an operator's calls. What is asked is computed once for all, in 64 bits, as in dispatch."""
 
     def __init__(self, facts: Sequence[Facts]) -> None:
         self._facts = facts
@@ -49,11 +46,7 @@ class Calls:
         return len(self._facts)
 
     def __getitem__(self, fact: str) -> NDArray[np.int64]:
-        """The fact of each call.
-
-        Raises:
-            KeyError: when a call lacks it.
-        """
+        """The fact of each call. Raises KeyError when a call lacks it."""
         column = self._columns.get(fact)
         if column is None:
             column = self._columns[fact] = np.array([f[fact] for f in self._facts], dtype=np.int64)

@@ -91,10 +91,7 @@ class Dialect:
 
 @dataclass(frozen=True)
 class Elements:
-    """Where a formula is applied: `variable` holds the value, or the values of `lanes` along the last index.
-
-    Of the lanes `count` exist, where that is told.
-    """
+    """Where a formula is applied: `variable` holds the value, or `lanes` of them, of which `count` exist."""
 
     variable: str
     indices: Sequence[str]

@@ -117,10 +117,7 @@ class _Tracer:
 
 
 class _Ranges:
-    """What a path's comparisons with constants say of expressions: after `n <= 64`, `n > 128` is known.
-
-    This ends the loop of a heuristic that doubles a block until it covers a row.
-    """
+    """What a path's comparisons with constants say of expressions: after `n <= 64`, `n > 128` is known."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[float, float]] = {}

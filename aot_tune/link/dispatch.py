@@ -437,10 +437,7 @@ def _bind_dim(op: Operator, name: str, bound: BoundDim) -> list[str]:
 
 
 def _own_facts(op: Operator) -> tuple[str, ...]:
-    """The facts of an operator's calls, without those of tensors, in the runtime's order.
-
-    The names are those of decisions.
-    """
+    """The facts of an operator's calls but those of tensors, in the runtime's order, named as in decisions."""
     return (*op.dims, *(f"dtype.{v}" for v in op.dtypes), *(f"attribute.{a.name}" for a in op.attributes))
 
 

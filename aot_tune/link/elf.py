@@ -35,10 +35,7 @@ _HEADER = 60
 
 @dataclass(frozen=True)
 class _Piece:
-    """A section of an object as it must appear in a library.
-
-    `fixed` are the byte ranges that linking does not change.
-    """
+    """A section of an object as it must appear in a library. Linking does not change the `fixed` byte ranges."""
 
     name: str
     data: bytes
@@ -265,11 +262,7 @@ def write_archive(members: Sequence[Member]) -> bytes:
 
 
 def read_archive(data: bytes) -> list[Member]:
-    """The members of an archive that `write_archive` wrote.
-
-    Raises:
-        ManifestError: when the bytes are no such archive.
-    """
+    """The members of an archive that `write_archive` wrote. Raises ManifestError when the bytes are no such archive."""
     if not data.startswith(_MAGIC):
         raise ManifestError("the archive of variants does not begin like an archive")
     names, members, position = b"", [], len(_MAGIC)

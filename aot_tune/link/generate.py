@@ -46,11 +46,7 @@ _MAX_OPERATORS = 256
 
 
 def check_library(spec: LibrarySpec) -> None:
-    """Check the whole library.
-
-    Raises:
-        ManifestError: naming the operator, table and variant that do not fit.
-    """
+    """Check the whole library. Raises ManifestError naming the operator, table and variant that do not fit."""
     for what, name in (("library", spec.name), ("prefix", spec.prefix), ("module", spec.face)):
         check_identifier(name, what)
     if not spec.operators:
@@ -132,11 +128,7 @@ def _check_variant(variant: Variant, table: OperatorTable, where: str) -> None:
 
 
 def check_guard(expr: Expr, operator: Operator, where: str) -> None:
-    """Check that dispatch can evaluate a guard in every call. `where` names the guard in messages.
-
-    Raises:
-        ManifestError: for a fact that calls do not have, or for a divisor that may be 0.
-    """
+    """Check that dispatch can evaluate a guard, named `where`, in every call. Raises ManifestError."""
     facts = operator.fact_names()
     for fact in sorted(expr.facts()):
         if fact not in facts:
@@ -197,10 +189,7 @@ def _unique(names: Iterable[str], what: str) -> None:
 
 
 def _not_answered_once(operator: Operator, generics: Sequence[Variant]) -> str:
-    """What is wrong with generic variants of the same devices and dtypes: a combination that several answer, or none.
-
-    Empty if nothing is wrong. What `legal` excludes needs no answer.
-    """
+    """Combinations that several generic variants of the same devices and dtypes answer, or none; "" if right."""
     guards = {
         v.name: tuple(g for g in v.guards if not all(fact.startswith("dtype.") for fact in g.facts())) for v in generics
     }

@@ -166,10 +166,7 @@ class OperatorTable:
         return tuple(i for i, v in enumerate(self.variants) if v.candidate.generic and v.target.family == family)
 
     def bounded(self, family: str) -> bool:
-        """Whether the generic variants for a family of devices have a highest level.
-
-        Then there may be several for the same dtypes.
-        """
+        """Whether a family's generic variants have a highest level: then there may be several for the same dtypes."""
         return any(self.variants[i].target.last for i in self.generics(family))
 
     def choices(self, variant: Variant) -> tuple[int, ...]:

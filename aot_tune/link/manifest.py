@@ -38,10 +38,7 @@ _FUNCTIONS = ("", "_workspace", "_explain", "_is_tuned", "_infer")
 
 
 def render_manifest(spec: LibrarySpec, sources: dict[str, str]) -> str:
-    """The manifest's text. Equal libraries have equal texts.
-
-    `sources` are the generated files that do not contain the manifest, by name.
-    """
+    """The manifest's text; equal libraries have equal ones. `sources` are generated files without it, by name."""
     xla = sorted(n for t in spec.operators for n in handler_names(spec, t.operator.name).values() if spec.xla_ffi)
     document = {
         "schema": SCHEMA,
@@ -143,11 +140,7 @@ class Document(msgspec.Struct, frozen=True):
 
 
 def read_manifest(data: bytes, place: str = "the manifest") -> Document:
-    """Decode a manifest. `place` says in messages where it is.
-
-    Raises:
-        ManifestError: when it is no manifest of this schema.
-    """
+    """Decode a manifest that lies at `place`. Raises ManifestError when it is none of this schema."""
     try:
         document = msgspec.json.decode(data, type=Document)
     except ValueError as error:
@@ -199,11 +192,7 @@ def check_against_manifest(
 
 
 def check_flags(tiny: Path, forbidden: Sequence[str]) -> None:
-    """Check a library of one function, `tiny`, that was linked with the flags of a project.
-
-    Raises:
-        BuildError: naming what would be wrong with the project's library too.
-    """
+    """Check a library of one function, `tiny`, linked with a project's flags. Raises BuildError."""
     image = _settled(tiny, forbidden)
     if image.lacks_frames():
         raise BuildError(
@@ -264,11 +253,7 @@ def _of_paths(problems: Sequence[str]) -> str:
 
 
 def check_module(library: Path, module: Path, manifest: Path, *, forbidden: Sequence[str] = ()) -> None:
-    """Check the Python module of a library that was checked already. See `check_against_manifest`.
-
-    Raises:
-        ManifestError: listing everything that does not fit.
-    """
+    """Check the Python module of a library that was checked already. Raises ManifestError with all that is wrong."""
     name = _loaded_as(library, SharedLibrary(library.read_bytes()))
     _refuse(module, _check_module(name, module, read_manifest(manifest.read_bytes()), forbidden))
 

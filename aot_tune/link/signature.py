@@ -44,10 +44,7 @@ def c_string(text: str) -> str:
 
 
 def handler_names(spec: LibrarySpec, operator: str) -> dict[str, str]:
-    """Names of an operator's handlers, by XLA platform.
-
-    Each library has one for CUDA. If the library has nothing for GPUs, a call says so.
-    """
+    """An operator's handlers by XLA platform. Each library has one for CUDA, which may say that there is nothing."""
     return {FAMILIES[family].platform: f"{spec.prefix}_{operator}_xla_{family}" for family in xla_families(spec)}
 
 

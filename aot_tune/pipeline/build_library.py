@@ -44,11 +44,7 @@ _NOT_OWN = ("/usr", "/opt", "/lib", "/lib64", "/nix", "/proc", "/sys", "/dev")
 
 
 def build(directory: Path) -> None:
-    """Build the library planned in `directory`, and write its sources, objects, manifest and report there.
-
-    Raises:
-        AotTuneError: when the library cannot be completed.
-    """
+    """Build the library planned in `directory`: sources, objects, manifest, report. Raises AotTuneError."""
     plan, paths = read_plan(directory)
     budget = Budget(plan.options.budget, spent=spent_before(directory))
     progress = Progress(spent=budget.spent)
@@ -171,11 +167,7 @@ def _evidence(session: Session) -> dict[str, list[Evidence]]:
 
 
 def _without_failed(session: Session) -> None:
-    """Leave out the operators that cannot be shipped.
-
-    Raises:
-        AotTuneError: when there is one and the options do not leave it out, or when no operator is left.
-    """
+    """Leave out the operators that failed. Raises AotTuneError if options forbid that, or none is left."""
     failures, count = session.failures, len(session.operators)
     if not failures:
         return

@@ -86,10 +86,7 @@ class BuildTime:
             self.add("clock", what, monotonic() - began)
 
     def rows(self) -> tuple[TimeSpent, ...]:
-        """The sums, if devices took part. A build that measures nothing reports no times.
-
-        So its output is the same each time.
-        """
+        """The sums, if devices took part: a build that measures nothing has the same output each time."""
         if not any(of == "device" for of, _, _ in self._seconds):
             return ()
         return tuple(
@@ -265,10 +262,7 @@ class TuningTurn:
         return self.expected() if self._tried >= _LEARNED else None
 
     def expected(self) -> float:
-        """Seconds that the rest will take on all devices together.
-
-        As large a share of screens is spared as so far; at first, half of them.
-        """
+        """Seconds that the rest takes on all devices, if as large a share of screens is spared as so far."""
         with self._lock:
             screens = {task: count for task, count in self._screens.items() if count}
             races, tried, spared = set(self._races), self._tried + _LEARNED, self._spared + _LEARNED

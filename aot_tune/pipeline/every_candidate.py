@@ -305,10 +305,7 @@ def compile_every_candidate(session: Session, configs: int = sys.maxsize) -> lis
 
 
 def tell_failures(session: Session, results: Iterable[CompiledKernel]) -> None:
-    """Mark operators that cannot be shipped: those with a kernel none of whose candidates compiles.
-
-    In a strict build, these are also all operators with any failure.
-    """
+    """Mark operators with a kernel of which nothing compiles; in a strict build, those with any failure."""
     for result in results:
         if not result.is_lost and not (session.options.strict and result.is_faulty):
             continue

@@ -114,10 +114,7 @@ class Evidence:
         self.note = "no candidate survived: only the generic variant is there"
 
     def try_too(self, proposals: Iterable[Proposal]) -> bool:
-        """Try what is proposed. A candidate that is known is tried on the proposal's problems too.
-
-        Returns whether anything is new.
-        """
+        """Try what is proposed, known candidates on more problems too. Returns whether anything is new."""
         fresh = False
         for proposal in proposals:
             name, problems = proposal.variant.id, proposal.only

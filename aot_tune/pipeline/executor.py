@@ -14,21 +14,13 @@ MeasuringBench = Bench | RemoteBench
 
 
 def reach_cluster(log: Callable[[str], None]) -> AbstractContextManager[RayExecutor]:
-    """The cluster with all of its devices. It is used while a plan is made.
-
-    Raises:
-        BuildError: when no cluster can be reached, or its nodes have another version of this package.
-    """
+    """The cluster with all of its devices, used while a plan is made. Raises BuildError as `ray_executor` does."""
     return ray_executor(lambda line: log(f"aot_tune: {line}"))
 
 
 @contextmanager
 def executor_of(plan: Plan, log: Callable[[str], None]) -> Iterator[RayExecutor | None]:
-    """The machines that help this one with a build; None if there are none, as in most builds.
-
-    Raises:
-        BuildError: as `reach_cluster` does.
-    """
+    """The machines that help with a build; None in most builds. Raises BuildError as `ray_executor` does."""
     if plan.options.executor == "local":
         yield None
         return

@@ -66,11 +66,7 @@ class Failures:
     def of_candidate(
         self, operator: Operator, variant: Variant, status: str, reason: str, problem: Problem | None = None
     ) -> None:
-        """Tell that a candidate failed, on a problem or in a compiler.
-
-        Raises:
-            BuildError: when the build stops at the first failure.
-        """
+        """Tell that a candidate failed, on a problem or in a compiler. Raises BuildError if the build stops at it."""
         who = f"{variant.name} ({variant.candidate.label})"
         command = again(operator, variant, variant.candidate.target, problem, reason)
         if self._stops:

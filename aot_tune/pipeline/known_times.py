@@ -89,10 +89,7 @@ def costs_of(table: Measurements, times: Costs) -> Costs:
 
 
 def mean_logs(table: Measurements, among: Collection[str]) -> dict[str, float]:
-    """How far candidates were from the best of these: mean natural logarithms over the problems where each has a time.
-
-    Races count no more than screens.
-    """
+    """How far candidates were from the best of these: mean logarithms over problems; races count as screens."""
     logs: dict[str, list[float]] = {}
     for row in table.values():
         times = {c: m.ns for c, m in row.items() if m.ns is not None and c in among}
@@ -146,10 +143,7 @@ def processors_of(device: Device) -> int:
 
 @dataclass(frozen=True)
 class SurveyedTimes:
-    """What a survey says: shapes by problem id, and times in ns by candidate on each.
-
-    They are from a device with so many `processors`.
-    """
+    """A survey: shapes by problem id, times in ns by candidate on each, of a device with so many `processors`."""
 
     problems: Mapping[str, Problem] = field(default_factory=dict)
     times: Costs = field(default_factory=dict)

@@ -59,10 +59,7 @@ def awaited(evidence: Evidence, variants: Iterable[Variant]) -> dict[str, float]
 
 
 def competes(evidence: Evidence, variant: Variant) -> bool:
-    """Whether the time of a variant decides which others are among the best.
-
-    Calls of a vendor's library do not count: if the library is missing or not wanted, the others must serve.
-    """
+    """Whether a variant's time decides which others are among the best. Calls of a vendor's library do not."""
     return not evidence.is_vendors(variant)
 
 

@@ -325,11 +325,7 @@ def _environment(plan: Plan, paths: Paths) -> dict[str, str]:
 
 @contextmanager
 def session_of(request: Request, progress: Progress, *, tells: bool = False) -> Iterator[Session]:
-    """A session for a request that no build makes, closed in the end. If it `tells`, lines say what it will use.
-
-    Raises:
-        AotTuneError: for mistakes in the request.
-    """
+    """A session for a request without a build, closed in the end. If it `tells`, lines say its plan."""
     plan, paths, _ = make_plan(request, os.environ)
     for line in (*plan.summary(), *paths.compilers) if tells else ():
         progress.line(line)

@@ -222,10 +222,7 @@ def _check_named(session: Session, operator: Operator, device: Device, variant: 
 def _one(
     lazy: LazyBench, operator: Operator, variant: Variant, check: Check, tell: Callable[[str], None], *, odd: bool
 ) -> TriedProblem:
-    """Screen a candidate on a problem, with the odd ones too, then time it together with the baselines.
-
-    On a check of other values than any call's, it is only verified.
-    """
+    """Screen a candidate on a problem, odd ones too, and race baselines; a check of other values is only verified."""
     bench = lazy.get()
     tell(f"problem   {check.name}")
     try:

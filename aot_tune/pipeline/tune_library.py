@@ -33,10 +33,7 @@ from aot_tune.support.progress import Progress
 
 
 class TuneOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What to tune of a planned library: its `operators`, all if empty. Their records go to `out`.
-
-    If targets were `named`, each must have a device here. `seconds` is the budget, if it is not the plan's.
-    """
+    """What to tune: `operators` (all if empty), into `out`, within `seconds`. `named` targets need a device."""
 
     out: str
     operators: tuple[str, ...] = ()
@@ -169,11 +166,7 @@ def opened_session(
 
 
 def _agree(session: Session, executor: RayExecutor, paths: Paths) -> None:
-    """Check that the machines that help this one are fit for a build.
-
-    Raises:
-        BuildError: when one is not, or when no device runs a target that is to be measured.
-    """
+    """Check that helping machines fit a build. Raises BuildError, also when no device runs a target to measure."""
     roots = [Path(root) for root in paths.templates]
     files = input_files(roots, session.operators, "", project_files())
     executor.agree(session.plan, paths, [f for f in files if not f.is_relative_to(PACKAGE)])

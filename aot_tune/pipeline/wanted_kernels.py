@@ -49,10 +49,7 @@ def is_named(session: Session, operator: Operator, kernel: Kernel) -> bool:
 
 
 def left_to_others(session: Session, operator: Operator, target: Target, *, here: bool = True) -> Mapping[str, float]:
-    """The expected seconds of problems that this build does not measure, by id. The nearest others decide there.
-
-    `here`: on this machine. If not, a machine of two threads may have left them out.
-    """
+    """Expected seconds of problems, by id, that this build (or, not `here`, one of two threads) does not measure."""
     if not target.on_host or session.options.effort in ("thorough", "exhaustive"):
         return {}
     devices = session.devices_for(target) if here else []

@@ -31,11 +31,7 @@ class CompileSettings(msgspec.Struct, frozen=True, kw_only=True):
     libraries: tuple[str, ...] = ()
 
     def for_backend(self, backend: str) -> CompileOptions:
-        """The settings for the sources of a backend.
-
-        Raises:
-            SpecError: for a definition or an option that is malformed or not allowed.
-        """
+        """The settings for the sources of a backend. Raises SpecError for what is malformed or not allowed."""
         pairs = (definition.removeprefix("-D").partition("=") for definition in self.definitions)
         return CompileOptions(
             include_directories=self.include_directories,
@@ -70,11 +66,7 @@ PLAIN = CompileSettings()
 
 
 def check_settings(settings: CompileSettings, library: str) -> None:
-    """Check how a library is compiled.
-
-    Raises:
-        BuildError: for an option or a definition that is not allowed, and for a missing folder.
-    """
+    """Check how a library is compiled. Raises BuildError for what is not allowed, and for a missing folder."""
     where = f"library {library!r}"
     for option in settings.options:
         if "$<" in option and not _LANGUAGE.match(option):
@@ -132,10 +124,7 @@ def _files(find: Callable[[CompileOptions], tuple[str, ...]], options: CompileOp
 
 
 def of_target(file: Path, own: Iterable[str]) -> CompileSettings:
-    """What `target_include_directories` and similar commands add to the CMake target, without the library's `own`.
-
-    CMake writes `file` when it generates. Without the file there is nothing.
-    """
+    """What `target_...` commands add to the CMake target beside the library's `own`, from `file`, if it is there."""
     try:
         rows = [row.partition("=") for row in os.fsdecode(file.read_bytes()).splitlines()]
     except FileNotFoundError:

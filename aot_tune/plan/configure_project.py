@@ -23,11 +23,7 @@ _WORK = {"--build": "build what is linked in", "--install": "install"}
 
 
 def source_folder(given: Path) -> Path:
-    """The folder with the CMakeLists.txt of a project. `given` is that folder or that file.
-
-    Raises:
-        BuildError: when there is no project.
-    """
+    """The folder with a project's CMakeLists.txt; `given` is one of both. Raises BuildError when there is none."""
     folder = given.parent if given.name == _LISTS else given
     if not folder.is_dir():
         raise BuildError(f"{str(given)!r} is not a folder", fix="name the folder of a project, with its CMakeLists.txt")
@@ -95,11 +91,7 @@ def build_command(build: Path) -> list[str]:
 
 
 def install_project(build: Path, folder: Path, source: Path) -> None:
-    """Install what was built, below a folder, wherever the project would put it.
-
-    Raises:
-        BuildError: when CMake fails.
-    """
+    """Install what was built, below a folder, wherever the project would put it. Raises BuildError when CMake fails."""
     _run([_cmake(), "-E", "env", f"DESTDIR={folder}", _cmake(), "--install", str(build), "--prefix", "/"], source)
 
 

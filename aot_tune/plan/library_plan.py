@@ -148,10 +148,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Paths(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a plan's inputs are on this machine. `compilers` has a line for each compiler that was chosen.
-
-    `cxx` is the variable CXX as CMake sets it.
-    """
+    """Where a plan's inputs are here. `compilers` has a line for each that was chosen. `cxx` is CMake's CXX."""
 
     templates: tuple[str, ...]
     database: str
@@ -474,10 +471,7 @@ def _any_candidate(
 def input_files(
     roots: Sequence[Path], operators: Mapping[str, Operator], database: str, imported: Iterable[str]
 ) -> list[Path]:
-    """The files that a plan is made of.
-
-    They are below the roots of the operators, or records, this package's code, sources of functions, or imported
-    modules."""
+    """The files that a plan is made of: below roots, records, this package's code, sources, imported modules."""
     files = set(package_code())
     for root in roots:
         others = {p.name for p in root.iterdir() if (p / "operator.py").is_file() and p.name not in operators}

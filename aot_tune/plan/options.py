@@ -77,10 +77,7 @@ def _count(least: int = 1, most: int = 4096) -> Callable[[str, str], int | None]
 
 @dataclass(frozen=True)
 class Option:
-    """One option: a CMake cache variable, with an environment variable of the same name as the fallback.
-
-    `read` checks its text and makes a value of it. It gets the name too.
-    """
+    """A CMake cache variable, with an environment variable as the fallback. `read` checks a text, given the name."""
 
     name: str
     default: str
@@ -284,11 +281,7 @@ def misspelt(environment: Mapping[str, str]) -> list[str]:
 
 
 def resolve(given: Mapping[str, str], environment: Mapping[str, str] | None = None) -> Options:
-    """Check what CMake passed. The environment and the defaults fill in the rest.
-
-    Raises:
-        OptionError: naming the option, its value and what is allowed.
-    """
+    """Check what CMake passed; environment and defaults fill in. Raises OptionError with name, value, choices."""
     environment = os.environ if environment is None else environment
     names = [o.name for o in OPTIONS]
     for name in given:

@@ -28,11 +28,7 @@ _GPU_HOST = "x86_64"
 
 
 def with_compiler(environment: Mapping[str, str], wanted: Iterable[Target]) -> Mapping[str, str]:
-    """The environment, with the usual cross compiler as CXX if a CPU target needs one and CXX names none.
-
-    Raises:
-        ToolchainError: when there is no such compiler.
-    """
+    """The environment, with a cross compiler as CXX where a CPU target needs one. Raises ToolchainError."""
     machine = next((t.machine for t in wanted if t.on_host), platform.machine())
     if environment.get("CXX") or machine == platform.machine():
         return environment
@@ -85,11 +81,7 @@ def machine_of(wanted: Sequence[Target], compiler: str) -> str:
 
 
 def caution_of(machine: str, mode: str) -> str:
-    """What a build for a machine must say that nothing is measured on. Empty for others.
-
-    Raises:
-        BuildError: when the mode asks for measurements.
-    """
+    """What a build for an unmeasured machine must say; empty for others. Raises BuildError if the mode measures."""
     if machine == _GPU_HOST:
         return ""
     if mode == "tune":
@@ -114,11 +106,7 @@ def _package(machine: str) -> str:
 
 
 def check_epoch(environment: Mapping[str, str]) -> None:
-    """Check the date that reproducible builds give their files. Others would read it only after the tuning.
-
-    Raises:
-        OptionError: when it is not a count of seconds.
-    """
+    """Check the date of reproducible builds, before the tuning. Raises OptionError unless it counts seconds."""
     epoch = environment.get("SOURCE_DATE_EPOCH", "")
     if epoch and not (epoch.isascii() and epoch.isdigit()):
         raise OptionError(
@@ -145,11 +133,7 @@ def check_measuring(targets: Sequence[Target], toolkit: str, environment: Mappin
 
 
 def check_devices(patterns: Iterable[str], databases: Sequence[OperatorDatabase]) -> None:
-    """Check that there are records for each device whose records shall decide, if there are any records.
-
-    Raises:
-        OptionError: naming the devices that have records.
-    """
+    """Check that named devices have records, if there are any. Raises OptionError naming devices with records."""
     names = sorted({d.device.name for d in databases})
     for pattern in patterns if databases else ():
         if not any(is_of(d.device, pattern) for d in databases):

@@ -170,11 +170,7 @@ class _Reader:
         self.files.append(WorkloadFile(name=path.name, problems=count, beside=beside))
 
     def _of_library(self, lines: Sequence[CountedProblem]) -> list[CountedProblem]:
-        """The lines that do not come from another library's trace. A program may use several libraries.
-
-        Raises:
-            SpecError: when there are none.
-        """
+        """Lines not from another library's trace: programs may use several. Raises SpecError when there are none."""
         headers = dict.fromkeys(line.trace for line in lines if line.trace is not None)
         here, fix = "the one that is built", f"name a trace of this library; {_OF_ANY}"
         wrong = {h: error for h in headers if (error := stranger(h, *self._library, here, fix)) is not None}

@@ -97,11 +97,7 @@ class Environment:
         )
 
     def render(self, template: str, names: dict[str, Any]) -> str:
-        """Render a template; the result still holds line marks, see `map_lines`.
-
-        Raises:
-            RenderError: for any fault in a template, with its file and line.
-        """
+        """Render a template, with line marks for `map_lines`. Raises RenderError with file and line."""
         try:
             with limited_code.limited():
                 return self._jinja.get_template(template).render(names)
@@ -233,21 +229,13 @@ class Hooks:
         return name in self._names
 
     def open_once(self, name: str, fill: Callable[[], str]) -> str:
-        """As `open`, for a place that a template may have only once.
-
-        Raises:
-            RenderError: when the template has it already.
-        """
+        """As `open`, for a place that a template has only once. Raises RenderError when it is there already."""
         if self.opened(name):
             raise RenderError(f"{name}() is used twice", why="its text may stand only once", fix="remove one")
         return self.open(name, fill)
 
     def finalize(self, text: str) -> str:
-        """Fill every place.
-
-        Raises:
-            RenderError: when a place was dropped from the text, or stands in it twice.
-        """
+        """Fill every place. Raises RenderError when a place was dropped from the text, or stands in it twice."""
         used: set[str] = set()
 
         def fill(match: re.Match[str]) -> str:

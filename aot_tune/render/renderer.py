@@ -92,10 +92,7 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Renderer:
-    """Renders candidates from template roots; one instance may serve a whole build.
-
-    `compile` is what the library's sources are compiled with, by backend, beside a kernel's own options.
-    """
+    """Renders candidates from template roots, for a whole build. `compile`: the library's options, by backend."""
 
     def __init__(self, roots: Sequence[Path], compile: Mapping[str, CompileOptions] | None = None) -> None:  # noqa: A002
         self.roots = tuple(roots)
@@ -103,11 +100,7 @@ class Renderer:
         self._environment = Environment(roots)
 
     def render(self, operator: Operator, candidate: Candidate, target: Target) -> Rendered:
-        """Render one candidate.
-
-        Raises:
-            RenderError: for any fault in the template, with its file and line.
-        """
+        """Render one candidate. Raises RenderError for any fault in the template, with its file and line."""
         kernel = operator.kernel(candidate.kernel)
         requires = requirements(operator, candidate)
         constants = {fact: value for e in (*operator.legal, *requires) for fact, value in e.pinned()}

@@ -14,10 +14,7 @@ _WIDTH = 400
 
 
 class FailureKind(msgspec.Struct, frozen=True, kw_only=True):
-    """Candidates of a kernel that failed alike: their status, the first one with its error, and their number.
-
-    `name` is the candidate's name for `aot-tune try`; empty if there is none.
-    """
+    """Candidates of a kernel that failed alike: status, the first with its error, count. `name`: for `aot-tune try`."""
 
     status: str
     candidate: str

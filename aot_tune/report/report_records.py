@@ -131,10 +131,7 @@ class CandidateRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class DroppedCandidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A candidate that was dropped, and why. `count` problems had the same reason.
-
-    `again` is the command that tries it by itself.
-    """
+    """A dropped candidate, why, on how many problems for the same reason, and the command that tries it."""
 
     candidate: str
     status: str
@@ -337,11 +334,7 @@ class _Version(msgspec.Struct):
 
 
 def read_report(path: Path) -> Report:
-    """Read a report: a report.json, or that in a folder.
-
-    Raises:
-        BuildError: when the file is missing, is not a report, or is a report of another version.
-    """
+    """A report.json, or that in a folder. Raises BuildError when it is missing, or none of this version."""
     try:
         path = path / "report.json" if path.is_dir() else path
         text = path.read_bytes()

@@ -35,10 +35,7 @@ _GOOD, _BAD, _NOTE, _QUIET, _NAME = "green", "red", "yellow", "dim", "cyan"
 
 
 def show_report(report: Report, *, failures: int, candidates: bool) -> None:
-    """Print a report, with at most this many failures of each operator.
-
-    With NO_COLOR or TERM=dumb, only plain text is written.
-    """
+    """Print a report, with so many failures of each operator; plain text with NO_COLOR or TERM=dumb."""
     out = Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
     for part in _parts(report, failures, candidates, out.width):
         out.print(part, soft_wrap=False)

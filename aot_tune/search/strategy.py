@@ -603,10 +603,7 @@ class Portfolio:
         self._turn = 0
 
     def ask(self, count: int) -> list[dict[str, ConfigValue]]:
-        """Up to `count` configs that were not proposed before, but no more than is useful to try at once.
-
-        Without a limit, a caller that asks for all remaining configs gets them. Empty when the limit is reached.
-        """
+        """Up to `count` new configs, no more than is useful at once; empty when the limit is reached."""
         left = self._limit - len(self._asked)
         if self._all_at_once and count >= left:
             return [self._propose(int(i)) for i in np.flatnonzero(self._fresh)]

@@ -74,10 +74,7 @@ def fewer(
     shares: Mapping[str, float],
     given: Collection[str],
 ) -> list[str]:
-    """The candidates that remain when those that are least missed go, one after the other, until the rest fits.
-
-    The regret of a problem counts with its share. What is `given` stays, and so does what alone serves a problem.
-    """
+    """The candidates that remain when the least missed go until the rest fits, by shares of regret; `given` stay."""
     rows = {p: row for p, row in costs.items() if not row.keys().isdisjoint(kept)}
     left, logs = list(kept), np.full((len(kept), len(rows)), np.inf)
     for column, row in enumerate(rows.values()):
@@ -135,10 +132,7 @@ def scouts(costs: Costs, alike: Mapping[str, str], kernels: Mapping[str, str], m
 
 
 def regret_by_number(costs: Costs, kept: Sequence[str]) -> tuple[float, ...]:
-    """The geometric mean regret with only the first of the kept candidates, with the first two, and so on.
-
-    Problems that nothing serves are left out of the mean.
-    """
+    """The geometric mean regret with only the first kept candidate, two, and so on, where anything serves."""
     rows = {p: c for p, c in costs.items() if c}
     state, regrets = _State(rows, _shares(rows, {})), []
     for candidate in kept:
@@ -155,10 +149,7 @@ def served_by_number(costs: Costs, kept: Sequence[str]) -> tuple[float, ...]:
 
 
 class _State:
-    """The log regret of each problem with what is kept. `by` has each candidate's own, by problem.
-
-    `shares` are the weights of the problems, with mean 1.
-    """
+    """The log regret of each problem with what is kept. `by`: of each candidate. `shares`: weights of mean 1."""
 
     def __init__(self, rows: Costs, shares: Mapping[str, float], kept: Sequence[str] = ()) -> None:
         self._shares = shares

@@ -93,10 +93,7 @@ MEAN_LIMIT, P95_LIMIT = 0.10, 0.50
 
 @dataclass(frozen=True)
 class Judged:
-    """Regret on held-out surveyed shapes, against the best candidate that was surveyed there.
-
-    `regret` is by problem id: the time of what dispatch picks over the best time, less 1.
-    """
+    """Regret on held-out surveyed shapes, by problem id: time of what dispatch picks over the best time, less 1."""
 
     regret: Mapping[str, float] = field(default_factory=dict)
     learned_from: int = 0
@@ -402,10 +399,7 @@ def regimes_of_calls(calls: Calls, regimes: Sequence[Regime]) -> Integers:
 
 
 def times_of(candidate: str, rows: Costs, calls: Calls, terms: Terms) -> Times:
-    """A candidate's measured times, of the calls that are the rows in the order of their names.
-
-    Those near the best count most.
-    """
+    """A candidate's times on the calls of the rows, in the order of their names. Those near the best count most."""
     places = [i for i, p in enumerate(sorted(rows)) if candidate in rows[p]]
     timed = [p for p in sorted(rows) if candidate in rows[p]]
     logs = log_of([rows[p][candidate] for p in timed])

@@ -18,10 +18,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, order=True)
 class Form:
-    """What tells calls apart, apart from alignment and the size of strides.
-
-    `classes` are of the tensors' strides; -1 stands for an absent tensor.
-    """
+    """What tells calls apart beside alignment and size of strides. `classes`: of strides; -1 for an absent tensor."""
 
     dims: tuple[int, ...]
     classes: tuple[int, ...]
@@ -74,18 +71,12 @@ class Nearest:
         meant: Callable[[str], bool],
         left: Sequence[bool] | None = None,
     ) -> Iterator[str]:
-        """The candidates to try on a call of a form, best first: those that are `meant` for it, then all that serve it.
-
-        `left` says which problems count.
-        """
+        """The candidates to try on a form, best first: those `meant` for it, then all. `left`: which problems count."""
         for able in (lambda c: serves(c) and meant(c), serves):
             yield from filter(able, self.ranked(form, able, left))
 
     def ranked(self, form: Form, serves: Callable[[str], bool], left: Sequence[bool] | None = None) -> tuple[str, ...]:
-        """The candidates of the nearest problem that tells something; none if there is no such problem.
-
-        On a tie, it is the one whose form is less.
-        """
+        """The candidates of the nearest problem that tells something, on a tie the lesser form; or none."""
         if not self.problems:
             return ()
         for row in np.argsort(self._distances(form), kind="stable").tolist():

@@ -41,10 +41,7 @@ _NOT_RACED = 0.03
 
 @dataclass(frozen=True, kw_only=True)
 class ChoiceLimits:
-    """What a choice may give up: mean regret, regret on any problem; and the variants and bytes that it may keep.
-
-    `variants` are for each kind of calls, and `together` for all of an operator; None is no limit.
-    """
+    """What a choice may give up: mean and largest regret; variants by kind and `together` (None: any); bytes."""
 
     regret: float = REGRET_LIMIT
     worst: float | None = None

@@ -189,10 +189,7 @@ def _shared(operator: Operator) -> list[Term]:
 
 
 def _common_tile(operator: Operator, side: int) -> Tiling | None:
-    """A tile of a product, of so many rows and columns.
-
-    None if the operator sums along no dim, or its result does not have two dims for a tile.
-    """
+    """A product's tile of so many rows and columns; None if it sums along no dim, or its result has no two."""
     of_outputs = {f for t in operator.outputs for s in t.shape for f in s.facts()}
     needed = [{f for s in t.shape for f in s.facts()} for t in operator.tensors if not t.optional]
     apart = [d for d in operator.dims if d in of_outputs and all(d in dims for dims in needed)]  # such as a batch dim

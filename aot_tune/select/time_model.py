@@ -241,10 +241,7 @@ def _bins_of(columns: Integers) -> _Binned:
 
 
 def _tree(binned: _Binned, left: Integers, weights: Integers, heavy: Floats) -> tuple[Tree, Integers]:
-    """A tree whose levels, chosen one after the other, explain most of what is left; and the leaf of each call.
-
-    `heavy` are the weights, for each term.
-    """
+    """A tree of levels that explain most of what is left, and the leaf of each call. `heavy`: weights by term."""
     pulls = np.tile((left * weights).astype(np.float64), len(binned.cuts))
     leaf = np.zeros(len(left), dtype=np.int64)
     terms: list[int] = []
@@ -261,10 +258,7 @@ def _tree(binned: _Binned, left: Integers, weights: Integers, heavy: Floats) -> 
 
 
 def _question(binned: _Binned, leaf: Integers, leaves: int, pulls: Floats, weights: Floats) -> tuple[int, int]:
-    """The term, and the number of its cut, that best separates what is left, summed over all leaves so far.
-
-    `pulls` and `weights` are of the calls, for each term.
-    """
+    """The term, and its cut, that best separates what is left over all leaves. `pulls`, `weights`: by call and term."""
     count = len(binned.cuts)
     places = (binned.places + leaf * (count * _BINS)).ravel()
     shape = leaves, count, _BINS

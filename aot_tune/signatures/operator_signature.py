@@ -62,10 +62,7 @@ class DimSource:
 
 @dataclass(frozen=True)
 class Overload:
-    """One of an operator's overloads: it makes the outputs `made`, in order, and takes the outputs `taken`.
-
-    `asked` are the optional ones among those that it makes.
-    """
+    """It makes the outputs `made`, in order, and takes `taken`; `asked` are the optional ones that it makes."""
 
     name: str
     made: tuple[str, ...]
@@ -118,11 +115,7 @@ class OperatorSignature:
 
 
 def read_signatures(module: ModuleType, error: type[AotTuneError]) -> tuple[OperatorSignature, ...]:
-    """The operators of a library's module.
-
-    Raises:
-        AotTuneError: of the class `error`, when the module is not a library's, or another version wrote it.
-    """
+    """The operators of a library's module. Raises `error` when it is none, or of another version."""
     function = getattr(module, "signatures", None)
     if not hasattr(module, "operators") or not callable(function):
         raise error(

@@ -295,21 +295,13 @@ def check_work(op: OperatorFields, problem: Problem, where: str) -> None:
 
 
 def check_call(op: OperatorFields, problem: Problem) -> None:
-    """Check that a problem fits the operator and is a legal call, and that everything about it can be evaluated.
-
-    Raises:
-        SpecError: naming the problem and the offending value.
-    """
+    """Check that a problem is a legal call, and all of it can be evaluated. Raises SpecError with the value."""
     check_problem(op, problem)
     _check_values_of(op, problem)
 
 
 def _check_values_of(op: OperatorFields, problem: Problem) -> None:
-    """Evaluate everything that tuning asks about a problem, in the same order.
-
-    Raises:
-        SpecError: for a problem that is not legal, or if something cannot be evaluated.
-    """
+    """Evaluate what tuning asks about a problem, in that order. Raises SpecError where that is not possible."""
     what = "a shape"
     try:
         facts = op.facts(problem)
@@ -336,11 +328,7 @@ def _check_values_of(op: OperatorFields, problem: Problem) -> None:
 
 
 def check_problem(op: OperatorFields, problem: Problem) -> None:
-    """Check that a problem states every dim of the operator and nothing that the operator does not have.
-
-    Raises:
-        SpecError: naming the problem and the offending value.
-    """
+    """Check that a problem states every dim, and nothing that the operator lacks. Raises SpecError."""
     where = f"operator {op.name!r}: problem '{problem.id}'"
     strange = "".join(f" in place of {n}" for n in problem.dims if n not in op.dims)
     for name in op.dims:

@@ -33,10 +33,7 @@ _CONVERT = "write cast(..., 'i32') for the integer of a float, where(..., 1.0, 0
 
 @dataclass(frozen=True)
 class _Scope:
-    """What a formula may name: an operator's arguments, and `indices` by name, with their extents if known.
-
-    Axes of the output are named by their numbers.
-    """
+    """What a formula may name: arguments, and `indices` with their extents if known; axes go by numbers."""
 
     operator: OperatorFields
     indices: Mapping[str, Expr | None]
@@ -85,11 +82,7 @@ class _Scope:
 
 
 def typed(formula: Formula, scope: _Scope) -> Program:
-    """The program of a formula.
-
-    Raises:
-        SpecError: with the part that names something unknown, or has a wrong type.
-    """
+    """The program of a formula. Raises SpecError with the part that names something unknown, or has a wrong type."""
     reading = _Reading(formula.steps(), scope)
     for at in range(len(reading.steps)):
         reading.numbers.append(reading.read(at))
@@ -272,11 +265,7 @@ _ACTIVATIONS: dict[str, Callable[[Formula], Formula]] = {
 
 
 def program_of(op: OperatorFields, name: str) -> Program:
-    """The program of an operator's fragment, or of its whole epilogue.
-
-    Raises:
-        SpecError: when there is no fragment of that name, or it contradicts the operator.
-    """
+    """The program of a fragment, or of the whole epilogue. Raises SpecError if there is none, or it contradicts."""
     if name == EPILOGUE and op.epilogue is not None:
         formula = functools.reduce(functools.partial(_after, op), op.epilogue.steps, el.value())
         return typed(formula, _of_epilogue(op, op.epilogue))

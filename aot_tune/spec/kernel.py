@@ -448,11 +448,7 @@ def worthwhile_of(kernel: Kernel, config: Config) -> tuple[Expr, ...]:
 
 
 def with_config(kernel: Kernel, expr: Expr, config: Config) -> Expr:
-    """An expression with a config's values in place of parameters. A text becomes its index among the values.
-
-    Raises:
-        SpecError: for a parameter that the config does not have.
-    """
+    """An expression with a config's values for parameters, texts as indices. Raises SpecError for a missing one."""
     wanted = {fact.removeprefix(_PREFIX) for fact in expr.facts() if fact.startswith(_PREFIX)}
     if not wanted:
         return expr

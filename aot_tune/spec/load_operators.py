@@ -35,11 +35,7 @@ def bundled_templates() -> Path:
 
 
 def operator_folders(roots: Sequence[Path]) -> list[Path]:
-    """All operator folders below the template roots, by name.
-
-    Raises:
-        SpecError: when two roots have an operator with the same name, or a root does not exist.
-    """
+    """All operator folders below the roots, by name. Raises SpecError for equal names, or a missing root."""
     folders: list[Path] = []
     for root in roots:
         if not root.is_dir():
@@ -166,11 +162,7 @@ def _with_files(operator: Operator, folder: Path) -> Operator:
 
 
 def without_backends(operator: Operator, backends: Collection[str]) -> Operator:
-    """The operator as if it never had the kernels of some backends, or kernels with stages of these backends.
-
-    Raises:
-        OptionError: when a generic kernel is among them.
-    """
+    """The operator without kernels that need some backends. Raises OptionError when a generic one is among them."""
     for kernel in operator.generics:
         if kernel.backend in backends:
             raise OptionError(

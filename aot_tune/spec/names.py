@@ -44,11 +44,7 @@ def check_identifier(name: object, what: str, *, argument: bool = False) -> str:
 
 
 def check_template_path(path: object, what: str) -> str:
-    """Return `path` if it is a plain relative path with forward slashes and without `..`.
-
-    Raises:
-        SpecError: when it is absolute, leaves its root or holds control characters.
-    """
+    """A plain relative path with forward slashes and without `..`. Raises SpecError for any other."""
     if not isinstance(path, str) or not _TEMPLATE.match(path) or ".." in PurePosixPath(path).parts:
         raise SpecError(
             f"{what}: template path {path!r} is not allowed",

@@ -82,11 +82,7 @@ class Operator(OperatorFields):
 
 
 def _check_operator(op: OperatorFields) -> None:
-    """Check one operator.
-
-    Raises:
-        SpecError: one error for everything that is wrong. It names the operator, the offending values and the remedies.
-    """
+    """Check one operator. Raises one SpecError for everything that is wrong, with values and remedies."""
     where = f"operator {op.name!r}"
     mistakes = Mistakes()
     for check in (
@@ -380,11 +376,7 @@ def _check_problems(op: OperatorFields, listed: str, problems: Sequence[Problem]
 
 
 def _check_tolerance(op: OperatorFields, where: str) -> None:
-    """Check the tolerance of an operator, its intermediates, and which inputs are finite.
-
-    Raises:
-        SpecError: for an invalid tolerance, and for anything that would have no effect.
-    """
+    """Check tolerance, intermediates, and finite inputs. Raises SpecError, also for what has no effect."""
     given = op.tolerance
     if isinstance(given, Mapping):
         names = {t.name for t in op.outputs}
@@ -491,11 +483,7 @@ def _check_values(op: OperatorFields, where: str) -> None:
 
 
 def _check_ranges(op: OperatorFields, where: str) -> None:
-    """Check that ranges and tiles are of existing dims.
-
-    Raises:
-        SpecError: naming the dim, or the invalid range.
-    """
+    """Check that ranges and tiles are of existing dims. Raises SpecError naming the dim, or the invalid range."""
     for name, between in op.ranges.items():
         check_among(name, op.dims, f"{where}: ranges name the unknown dim {name!r}")
         if len(between) != 2 or not all(isinstance(n, int) for n in between) or not 1 <= between[0] <= between[1]:
@@ -508,11 +496,7 @@ def _check_ranges(op: OperatorFields, where: str) -> None:
 
 
 def _check_legal(op: OperatorFields, where: str) -> None:
-    """Check that `legal` and `expected` hold conditions, and that each kernel serves legal dtypes.
-
-    Raises:
-        SpecError: naming the condition, or the kernel.
-    """
+    """Check conditions of `legal` and `expected`, and that kernels serve legal dtypes. Raises SpecError."""
     for expr, what in [*((e, "legal") for e in op.legal), *((e, "expected") for e in op.expected)]:
         if not isinstance(expr, Expr):
             raise SpecError(

@@ -211,11 +211,7 @@ class OperatorFields:
         return dtype(tensor.dtype_name if choices is None else problem.dtypes.get(tensor.dtype_name, choices[0]))
 
     def tensor(self, name: str) -> Tensor:
-        """The tensor of that name.
-
-        Raises:
-            SpecError: when there is none.
-        """
+        """The tensor of that name. Raises SpecError when there is none."""
         try:
             return self._by_name[name]
         except KeyError:
@@ -224,11 +220,7 @@ class OperatorFields:
             ) from None
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel of that name.
-
-        Raises:
-            SpecError: when there is none.
-        """
+        """The kernel of that name. Raises SpecError when there is none."""
         for kernel in self.kernels:
             if kernel.name == name:
                 return kernel

@@ -61,10 +61,7 @@ def range_of(operator: OperatorFields, dim: str, problems: Sequence[Problem]) ->
 
 
 def extents_of_regime(operator: OperatorFields, name: str, dim: str, between: tuple[int, int]) -> tuple[int, int]:
-    """The extents of a dim within `between` that calls of a regime may have; (1, 0) if there are none.
-
-    What conditions say of several facts together does not count, so not all of these extents need to be of the regime.
-    """
+    """Extents of a dim within `between` that calls of a regime may have, fact by fact; (1, 0) if none."""
     for other, conditions in regimes_of(operator):
         for condition in conditions if other == name or len(conditions) == 1 else ():
             between = _narrowed(condition, dim, between, holds=other == name)

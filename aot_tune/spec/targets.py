@@ -139,11 +139,7 @@ class CompileOptions:
 
 
 def check_option(option: object, where: str) -> None:
-    """Check an option of a compiler.
-
-    Raises:
-        SpecError: when it is not an option, decides what is not the author's to decide, or changes the ABI.
-    """
+    """Check a compiler's option. Raises SpecError if it is none, is not the author's to decide, or changes the ABI."""
     if not isinstance(option, str) or not option.startswith("-") or len(option) < 2 or "\n" in option:
         raise SpecError(
             f"{where}: {str(option)[:80]!r} is not an option",

@@ -109,11 +109,7 @@ def in_known_form(operator: Operator, problem: Problem, forms: KnownProblems) ->
 
 
 def problem_named(operator: Operator, text: str) -> Problem:
-    """The problem with that id.
-
-    Raises:
-        OptionError: for a text that is not a problem of the operator.
-    """
+    """The problem with that id. Raises OptionError for a text that is not a problem of the operator."""
     parts: dict[str, dict[str, object]] = {"strides": {}, "order": {}, "alignment": {}, "attributes": {}, "dtypes": {}}
     dims: dict[str, int] = {}
     present: list[str] = []
@@ -148,10 +144,7 @@ def problem_named(operator: Operator, text: str) -> Problem:
 
 
 def normal_problem(operator: Operator, problem: Problem) -> Problem:
-    """An equal problem without defaults. Strides that an order of the axes gives are written as that order.
-
-    The problem must fit the operator, as `check_problem` checks it.
-    """
+    """An equal, fitting problem without defaults; strides that an order of axes gives become that order."""
     order: dict[str, tuple[int, ...]] = {}
     strides: dict[str, tuple[int, ...]] = {}
     for name in sorted({*problem.order, *problem.strides}):

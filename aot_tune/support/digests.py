@@ -21,11 +21,7 @@ def canonical_digest(value: object) -> str:
 
 
 def digest_of_files(named: Iterable[tuple[str, Path | None]]) -> str:
-    """Digest of files' names and contents, independent of their order. A name without a file counts too.
-
-    Raises:
-        OSError: when a file cannot be read.
-    """
+    """Digest of files' names and contents in any order; a name may have no file. Raises OSError."""
     lines = [f"{n}\0{'' if p is None else hashlib.sha256(p.read_bytes()).hexdigest()}" for n, p in named]
     return hashlib.sha256("\n".join(sorted(lines)).encode(errors="surrogateescape")).hexdigest()
 

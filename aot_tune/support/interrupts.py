@@ -85,9 +85,6 @@ def _watched() -> list[int]:
 
 
 def end_all(waiting: Collection[Future[Any]], interrupt: Callable[[], object]) -> None:
-    """Wait until all threads have ended, and interrupt their work until then.
-
-    One interrupt is not enough: workers that are only starting must be killed again later.
-    """
+    """Wait until all threads have ended, interrupting again: workers that only start must be killed later."""
     while wait(waiting, timeout=AGAIN).not_done:
         interrupt()

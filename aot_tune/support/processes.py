@@ -30,10 +30,7 @@ NAME = "aot_tune-bench"
 
 
 class Stat(NamedTuple):
-    """A process, or a thread of one.
-
-    `busy` are its CPU seconds, with those of children that it waited for. `began` is its start, in ticks after boot.
-    """
+    """A process or thread. `busy`: CPU seconds, with awaited children's. `began`: its start, in ticks after boot."""
 
     name: str
     state: str
@@ -44,11 +41,7 @@ class Stat(NamedTuple):
 
 
 def stat_of(pid: int, thread: str = "") -> Stat:
-    """What /proc says of a process or of one of its threads.
-
-    Raises:
-        OSError: when there is none, or the system does not tell.
-    """
+    """What /proc says of a process or one of its threads. Raises OSError when there is none, or it does not say."""
     path = Path(f"/proc/{pid}/task/{thread}/stat" if thread else f"/proc/{pid}/stat")
     text = path.read_text(encoding="utf-8", errors="replace")  # the process name in it may be any bytes
     head, _, rest = text.rpartition(")")
@@ -109,11 +102,7 @@ def arguments_of(pid: int) -> list[str]:
 
 
 def _memory(pid: int | str, field: int) -> int:
-    """Bytes of a field of a process's statm.
-
-    Raises:
-        OSError: when there is no such process.
-    """
+    """Bytes of a field of a process's statm. Raises OSError when there is no such process."""
     file = os.open(f"/proc/{pid}/statm", os.O_RDONLY)  # workers ask before each run
     try:
         return int(os.read(file, 256).split()[field]) * os.sysconf("SC_PAGE_SIZE")
@@ -122,11 +111,7 @@ def _memory(pid: int | str, field: int) -> int:
 
 
 def resident_bytes(pid: int | str = "self") -> int:
-    """Resident memory of a process in bytes; by default of this one.
-
-    Raises:
-        OSError: when there is no such process.
-    """
+    """Resident memory of a process in bytes; by default of this one. Raises OSError when there is no such process."""
     return _memory(pid, 1)
 
 
@@ -159,10 +144,7 @@ def started_by(pid: int) -> list[int]:
 
 
 def _read(path: str) -> bytes:
-    """Read a small file of `/proc`.
-
-    This runs between the turns of candidates, so it avoids the extra work of Python's files.
-    """
+    """Read a small file of `/proc` between candidates' turns, without the extra work of Python's files."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         return os.read(descriptor, 1 << 16)
@@ -281,10 +263,7 @@ def _runs(pid: int) -> bool:
 
 
 def wait_until_quiet(pids: Iterable[int], seconds: float) -> None:
-    """Wait until no thread of these processes runs, but at most this long.
-
-    Threads of BLAS and OpenMP spin for a while after their work.
-    """
+    """Wait, at most so long, until no thread of these processes runs: those of BLAS spin after their work."""
     begin = time.monotonic()
     watched = list(pids)
     while any(map(_runs, watched)) and time.monotonic() - begin <= seconds:

@@ -144,10 +144,7 @@ def run(
 
 
 def kill_running(spared: Collection[int] = ()) -> None:
-    """Kill all adopted processes, and every program for which another thread waits in `run`.
-
-    These threads get the death of their program as the result. Those that are `spared`, by their idents, do not.
-    """
+    """Kill adopted processes and programs that other threads wait for in `run`, but for `spared` threads'."""
     for group, thread in list(_running.items()):
         if thread not in spared:
             _kill(group)

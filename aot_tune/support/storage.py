@@ -119,11 +119,7 @@ def check_trust(status: os.stat_result, path: Path, owner: int = -1) -> None:
 
 
 def check_folder(path: Path, *, trusted: bool, writable: bool, make: bool = True) -> None:
-    """Check a cache root. If `writable`, make it; without `make`, check that it exists or could be made.
-
-    Raises:
-        CacheError: when it is not a folder, not this user's, or not writable. It says what to do.
-    """
+    """Check a cache root, and if `writable`, make it (or with `make=False`, see that one can). Raises CacheError."""
     try:
         if writable and make:
             private_folder(path)
@@ -201,11 +197,7 @@ def replace_file(path: Path, data: bytes, temporaries: Path, *, durable: bool = 
 
 
 def write_changed(path: Path, data: bytes) -> None:
-    """Write a file unless it has these bytes already, so that nothing that depends on it is built again.
-
-    Raises:
-        BuildError: when it cannot be written. It names the file.
-    """
+    """Write a file unless it has these bytes, so that nothing is built again. Raises BuildError."""
     try:
         if path.is_file() and path.read_bytes() == data:
             return
@@ -350,11 +342,7 @@ def scratch_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def check_loadable(folder: Path) -> None:
-    """Check that libraries in a folder can be loaded.
-
-    Raises:
-        WorkerError: when its file system is mounted with the option noexec.
-    """
+    """Check that libraries can be loaded from a folder. Raises WorkerError when it is mounted noexec."""
     if os.statvfs(folder).f_flag & os.ST_NOEXEC:
         raise WorkerError(
             f"nothing in {str(folder)!r} can be run",

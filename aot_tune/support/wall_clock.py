@@ -60,11 +60,7 @@ class _Links(msgspec.Struct, frozen=True):
 
 
 def take_folder(directory: Path) -> None:
-    """Let no other build use a build folder until this one ends: the tool that links next, or this process.
-
-    Raises:
-        BuildError: while another build uses it.
-    """
+    """Keep other builds from a build folder until this one, or the tool that links next, ends. Raises BuildError."""
     if not directory.is_dir():
         return
     tools = [pid for pid, stat in ancestors() if stat.name.startswith("ninja")]
@@ -135,10 +131,7 @@ def note_linked(directory: Path) -> None:
 
 
 def link_seconds(memory: Path | None) -> float | None:
-    """Seconds from the end of the tuning to a checked library on an idle machine: the longest of the last times.
-
-    None if there are no times.
-    """
+    """Seconds from tuning to a checked library on an idle machine: the longest of the last times, or None."""
     return max(link_times(memory), default=None) if memory is not None else None
 
 

@@ -151,11 +151,7 @@ _kept: list[object] = []
 
 @cache
 def load_shim(path: Path) -> Shim:
-    """The shim at a path. It is loaded once.
-
-    Raises:
-        ShimError: when it does not fit this torch.
-    """
+    """The shim at a path. It is loaded once. Raises ShimError when it does not fit this torch."""
     return Shim(path)
 
 

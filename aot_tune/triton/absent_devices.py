@@ -99,11 +99,7 @@ def target_of(name: str) -> tuple[str, bool]:
 
 
 def device_of(name: str) -> DeviceFacts:
-    """The device that stands for a target.
-
-    Raises:
-        ToolchainError: when Triton does not have the target.
-    """
+    """The device that stands for a target. Raises ToolchainError when Triton does not have the target."""
     return DEVICES[target_of(name)[0]]
 
 

@@ -133,11 +133,7 @@ class Function:
 
 
 def unwrap(value: object, reference: str) -> Function:
-    """The parts of a decorated function.
-
-    Raises:
-        SpecError: when it is not a @triton.jit function.
-    """
+    """The parts of a decorated function. Raises SpecError when it is not a @triton.jit function."""
     layers: list[Any] = []
     while not isinstance(value, JITFunction) and isinstance(value, KernelInterface) and hasattr(value, "fn"):
         layers.append(value)

@@ -54,11 +54,7 @@ class TimedProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_library(path: Path | None, module: str) -> Path:
-    """The folder with the manifest and the report of a build: of the named library, or of a Python module.
-
-    Raises:
-        BuildError: when there is no such folder.
-    """
+    """The folder with manifest and report of a named library, or of a module. Raises BuildError."""
     if path is None:
         folder = installed_report(module).parent
         places = [folder]
@@ -105,11 +101,7 @@ def read_library(folder: Path) -> BuiltLibrary:
 
 
 def _timed_problems(library: BuiltLibrary, operator: Operator, target: str) -> list[TimedProblem]:
-    """What was measured of an operator on a target, with the times of the variants that calls get.
-
-    Raises:
-        BuildError: when the operator differs from the build's.
-    """
+    """What was measured of an operator on a target, with times of what calls get. Raises BuildError."""
     tuned = library.tuned.get((operator.name, target), frozenset())
     timed = []
     for row in library.rows.get((operator.name, target), ()):
@@ -215,11 +207,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
 def coverage_on(
     target: str, problems: Iterable[CountedProblem], library: BuiltLibrary, operators: Mapping[str, Operator]
 ) -> list[CoveredProblem]:
-    """What a build knows of each problem on a target.
-
-    Raises:
-        BuildError: when an operator differs from the build's.
-    """
+    """What a build knows of each problem on a target. Raises BuildError when an operator differs from the build's."""
     timed: dict[str, list[TimedProblem]] = {}
     by_facts: dict[str, dict[TunedFacts, TimedProblem]] = {}
     covered = []

@@ -28,10 +28,7 @@ Weighted = tuple[str, Problem, float]
 
 
 class DecoderSizes(msgspec.Struct, frozen=True, kw_only=True):
-    """The sizes that determine the problems of a forward pass. `name` is the file's.
-
-    Without experts, `expert_width` is the width of a layer's single multilayer perceptron.
-    """
+    """The sizes that determine a forward pass. Without experts, `expert_width` is the perceptron's width."""
 
     name: str
     dtype: str
@@ -51,11 +48,7 @@ class DecoderSizes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_model(text: bytes, name: str, dtype: str = "") -> DecoderSizes:
-    """The sizes in a config.json. If `dtype` is given, it replaces the model's.
-
-    Raises:
-        SpecError: when it is not a config.json, lacks a size, or is of another kind of decoder. It names the file.
-    """
+    """The sizes in a config.json, with `dtype` in place of the model's. Raises SpecError with the file."""
     try:
         document = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

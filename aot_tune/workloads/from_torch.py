@@ -72,11 +72,7 @@ class _Outcome:
 
 
 def _map_profile(events: Sequence[Any], name: str, calls: MappedCalls) -> None:
-    """Count the calls of a trace. Among nested calls, the outermost one that can be mapped counts.
-
-    Raises:
-        SpecError: when shapes were not recorded.
-    """
+    """Count a trace's calls, the outermost mapped one of nested ones. Raises SpecError without shapes."""
     threads: dict[object, list[_Outcome]] = {}
     for root in _nested(events, name):
         threads.setdefault(root.thread, []).extend(_resolve(root))
@@ -126,10 +122,7 @@ def _resolve(event: _Event) -> list[_Outcome]:
 
 
 def _with_gates(outcomes: Iterable[_Outcome]) -> Iterator[_Outcome]:
-    """The outcomes of a thread. silu and a following multiplication become one: silu_mul.
-
-    The product that makes the other factor may come between them.
-    """
+    """A thread's outcomes with silu and a following multiplication as one, silu_mul; a product may be between."""
     waiting: _Outcome | None = None
     products = 0
     for outcome in outcomes:
@@ -196,11 +189,7 @@ def _recorded_value(kind: str, value: str | None) -> object:
 
 
 def _map_inputs(document: Mapping[str, Any], name: str, calls: MappedCalls) -> None:
-    """Count the calls of a JSON object. It has, for each operator's name, its inputs with their counts.
-
-    Raises:
-        SpecError: for inputs that cannot be read. It names the operator and their place in its list.
-    """
+    """Count the calls of a JSON object: inputs and counts by operator. Raises SpecError with the place."""
     for operator, listed in document.items():
         if operator == "metadata":
             continue
@@ -209,11 +198,7 @@ def _map_inputs(document: Mapping[str, Any], name: str, calls: MappedCalls) -> N
 
 
 def _map_inputs_log(text: str, name: str, calls: MappedCalls) -> None:
-    """Count the calls of a log: lines `Operator: NAME`, each followed by lines `cnt: COUNT, INPUTS`.
-
-    Raises:
-        SpecError: for a line that is neither. It names file and line.
-    """
+    """Count a log's calls: `Operator: NAME`, then lines `cnt: COUNT, INPUTS`. Raises SpecError with the line."""
     operator = ""
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
@@ -333,11 +318,7 @@ def _tensor(node: ast.Call) -> AtenTensor:
 
 
 def map_torch(data: bytes, name: str, calls: MappedCalls) -> None:
-    """Count the calls of a file.
-
-    Raises:
-        SpecError: when it has another form, or cannot be read.
-    """
+    """Count the calls of a file. Raises SpecError when it has another form, or cannot be read."""
     if data.startswith(_GZIP):
         try:
             data = gzip.decompress(data)

@@ -41,11 +41,7 @@ class BlasCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def map_tunableop(text: str, name: str, calls: MappedCalls) -> None:
-    """Count the calls of a CSV file. Each has weight 1, because the file does not say how often it was made.
-
-    Raises:
-        SpecError: for a line that is not TunableOp's. It names file and line.
-    """
+    """Count the calls of a CSV file, with weight 1: it has no counts. Raises SpecError with the line."""
     for number, row in enumerate(csv.reader(text.splitlines()), 1):
         if not row or row[0] == "Validator":
             continue

@@ -65,11 +65,7 @@ class Unmapped(Exception):  # noqa: N818 - not an error: the call is another lib
 
 
 def aten_problem(call: AtenCall) -> tuple[str, Problem]:
-    """The bundled operator that computes a call, and its problem.
-
-    Raises:
-        Unmapped: when there is none.
-    """
+    """The bundled operator that computes a call, and its problem. Raises Unmapped when there is none."""
     if call.name not in _RULES:
         raise Unmapped("no bundled operator computes it")
     return _RULES[call.name](call)

@@ -39,10 +39,7 @@ _BY_TEMPLATES = "--templates names the template root of a project's own operator
 
 
 class TraceHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """Which process of which library wrote the lines that follow. `place` is where the file says so.
-
-    Fields that a later library adds are ignored.
-    """
+    """Which process of which library wrote the lines that follow. `place` is where. Unknown fields are ignored."""
 
     library: str
     prefix: str = ""

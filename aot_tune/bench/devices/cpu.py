@@ -67,10 +67,7 @@ class Cpu(Family):
         }
 
     def floor_ns(self, device: Device, flops: int, nbytes: int, math: str = "f32") -> float:
-        """Assumes the widest instructions, two per cycle, on all threads, at the highest clock.
-
-        Bytes are as if from L1.
-        """
+        """Assumes the widest instructions, two a cycle, on all threads at the highest clock. Bytes are as from L1."""
         flags = str(device.identity.get("flags", "")).split()
         lanes = 16 if "avx512f" in flags else 8 if "avx" in flags else 4
         times = max((more for flag, more in _MORE_THAN_F32.get(math, {}).items() if flag in flags), default=1)
@@ -90,10 +87,7 @@ FAMILY = Cpu()
 
 
 class LoadMonitor(Unwatched):
-    """Tells how many of the machine's cores other processes, on average, have used in the last half second or more.
-
-    Tests pass the CPU seconds of the machine and of a process, and the time.
-    """
+    """How many cores other processes used, on average, in the last half second or more. Tests pass times."""
 
     def __init__(
         self,
@@ -129,10 +123,7 @@ def busy_seconds() -> float:
 
 
 def cpu_identity() -> dict[str, str | int]:
-    """What two CPUs must have in common to share measurements, from /proc/cpuinfo and /sys.
-
-    The thread count is not in it.
-    """
+    """What two CPUs must have in common to share measurements, from /proc/cpuinfo and /sys; not the thread count."""
     info: dict[str, str] = {}
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         key, _, value = line.partition(":")

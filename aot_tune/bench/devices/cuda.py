@@ -30,10 +30,7 @@ _L2_RATE, _MEMORY_RATE = 20_000.0, 16_000.0
 
 
 class GpuMonitor:
-    """See `family.Monitor`. `gpu` is None if there is no NVML. Tests pass their own `sleep`.
-
-    A GPU that stays slow is measured as it is.
-    """
+    """See `family.Monitor`. `gpu` is None without NVML. A GPU that stays slow is measured as it is."""
 
     def __init__(
         self,

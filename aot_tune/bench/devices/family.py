@@ -18,11 +18,7 @@ class Monitor(Protocol):
     """Watches a device from the bench's own process."""
 
     def begin(self) -> None:
-        """Wait a while for an idle device.
-
-        Raises:
-            WorkerError: when the device cannot be measured on as it is set up.
-        """
+        """Wait a while for an idle device. Raises WorkerError when the device cannot be measured on as it is set up."""
 
     def read(self, workers: Sequence[int]) -> DeviceState | None:
         """What the device is like now, or None when nothing tells. `workers` are the bench's own processes on it."""
@@ -102,10 +98,7 @@ class Family(ABC):
         return ()
 
     def floor_ns(self, device: Device, flops: int, nbytes: int, math: str = "f32") -> float:  # noqa: ARG002
-        """A time that no honest call can beat. It follows from generous estimates of the device's peaks, or is 0.
-
-        `math` is the dtype that most of the operations are in, or `tf32`.
-        """
+        """A time that no honest call beats, by generous peaks, or 0. `math` is most operations' dtype, or `tf32`."""
         return 0.0
 
     def memory_of(self, device: Device) -> int | None:  # noqa: ARG002
@@ -126,11 +119,7 @@ class Family(ABC):
 
 
 def family(name: str) -> Family:
-    """The family of that name.
-
-    Raises:
-        WorkerError: when there is no such module.
-    """
+    """The family of that name. Raises WorkerError when there is no such module."""
     if re.fullmatch(r"[a-z][a-z0-9_]{0,15}", name):
         try:
             module = importlib.import_module(f"aot_tune.bench.devices.{name}")

@@ -21,10 +21,7 @@ _STREAMS = 2.0
 
 
 class Roofline(NamedTuple):
-    """`ns` is the least time by the peaks, and `of` names the peaks.
-
-    `bound` is what takes it, or empty if they cannot tell.
-    """
+    """`ns` is the least time by the peaks that `of` names; `bound` is what takes it, or empty."""
 
     ns: float
     bound: str

@@ -496,11 +496,7 @@ class _Survey:
             return True
 
     def _time(self, run: Run, variant: Variant, *, again: bool = False) -> messages.Reply:
-        """Time a candidate in a worker that knows the problem and is quiet.
-
-        Raises:
-            DiedError: when the worker dies, or when something else in it may be why the candidate is wrong.
-        """
+        """Time a candidate in a worker that knows the problem and is quiet. Raises DiedError as `_ask` does."""
         pool, limits = self._context.pool, self._context.policy.deadlines
         worker = self._worker = self._worker or pool.candidates()
         run.sure = run.spared or worker.hosted <= {run.digest}

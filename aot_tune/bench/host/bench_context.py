@@ -92,10 +92,7 @@ def told_apart(context: BenchContext, floor: float, samples: Sequence[float], ov
 
 
 class BenchContext:
-    """One device's workers and findings. The arguments are those of `Bench`.
-
-    `operators` are those of the problems that were prepared.
-    """
+    """One device's workers and findings; arguments as of `Bench`. `operators` are those of prepared problems."""
 
     def __init__(
         self,
@@ -149,11 +146,7 @@ class BenchContext:
         return self.findings.struck(digest, self.policy.strikes)
 
     def introduce(self, worker: Worker, *problems: Prepared) -> None:
-        """Name problems to a worker that does not know them.
-
-        Raises:
-            DiedError: when the worker dies of it.
-        """
+        """Name problems to a worker that does not know them. Raises DiedError when the worker dies of it."""
         for prepared in problems:
             if prepared.key not in worker.known:
                 work = messages.Work(
@@ -166,11 +159,7 @@ class BenchContext:
                 worker.known.add(prepared.key)
 
     def make_buffers(self, worker: Worker, prepared: Prepared) -> None:
-        """Have a worker that knows a problem make its buffers.
-
-        Raises:
-            DiedError: when the worker dies of it, or cannot make them. It is then not used again.
-        """
+        """Have a worker make a problem's buffers. Raises DiedError when it dies of that, or cannot, and is dropped."""
         limit = self.policy.deadlines.prepare
         reply = self.remarks.prepare(prepared, lambda r: self.pool.request(worker, r, limit))
         if isinstance(reply, messages.Failure):  # a candidate is at fault only if an earlier one leaked

@@ -35,11 +35,7 @@ class Once(Generic[T]):
         self._making: dict[str, threading.Event] = {}
 
     def get(self, name: str, make: Callable[[], T]) -> T:
-        """The value of that name.
-
-        Raises:
-            WorkerError: when it is over, and the awaited value was not made.
-        """
+        """The value of that name. Raises WorkerError when it is over, and the awaited value was not made."""
         other: threading.Event | None = None
         while True:
             with self._lock:
@@ -85,10 +81,7 @@ class Once(Generic[T]):
 
 
 class Checks:
-    """Odd problems by operator and by what a kernel requires.
-
-    Fitting them takes a while, and many kernels require the same.
-    """
+    """Odd problems by operator and by what kernels require: fitting them takes a while, and many require the same."""
 
     def __init__(self) -> None:
         self._made = Once[list[Check]]()

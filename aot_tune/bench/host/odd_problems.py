@@ -130,10 +130,7 @@ def _pinned_dtypes(operator: Operator, requires: Sequence[Expr]) -> dict[str, st
 
 
 def _thinned(checks: list[Check], most: int | None) -> list[Check]:
-    """At most so many, or a few more, spread over the list.
-
-    The first, those of odd values and layouts, and the last, which has the special values, are kept.
-    """
+    """At most so many, or a few more, spread over the list, with the first (odd values and layouts) and the last."""
     if most is None or len(checks) <= most:
         return checks
     far = [c for c in checks if any(_FAR in strides for strides in c.problem.strides.values())]
@@ -308,10 +305,7 @@ def _rounded(
 
 
 def _extents(now: Mapping[str, int], constants: Sequence[int]) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
-    """Extents of some dims to try, in order.
-
-    First come those by rounding, by cutting and around constants, then those beyond.
-    """
+    """Extents of some dims to try, in order: by rounding, by cutting and around constants, then those beyond."""
     rounded = [{n: -(-extent // multiple) * multiple for n, extent in now.items()} for multiple in _MULTIPLES]
     close = [*rounded, *({n: min(extent, most) for n, extent in now.items()} for most in _BOUNDS)]
     close += [dict.fromkeys(now, extent) for c in constants for extent in (c - 1, c // 2 + 1)]

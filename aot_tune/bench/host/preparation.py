@@ -57,11 +57,7 @@ def has_room(operator: Operator, problem: Problem, policy: Policy) -> bool:
 
 
 def check_need(operator: Operator, problem: Problem, policy: Policy) -> None:
-    """Check that the host has the memory that a problem needs.
-
-    Raises:
-        TooLargeError: with both.
-    """
+    """Check that the host has the memory that a problem needs. Raises TooLargeError with both."""
     if not has_room(operator, problem, policy):
         needed, allowed = _needed_memory(operator, problem, policy), _allowed()
         raise _left_out(
@@ -93,11 +89,7 @@ class Preparation:
         self.seconds = 0.0
 
     def of(self, findings: Findings, operator: Operator, check: Check, *, tell: bool = True) -> Prepared:
-        """The reference of one problem, or check. `tell` says whether its author is told what it lacks.
-
-        Raises:
-            WorkerError, TooLargeError, AotTuneError: as `Bench.prepare` does.
-        """
+        """The reference of a problem or check. `tell`: its author is told what it lacks. Raises as `Bench.prepare`."""
         key, begin = findings.prefix + self._key(operator, check), time.monotonic()
         files = findings.folder / key
         try:
@@ -106,11 +98,7 @@ class Preparation:
             self.seconds += time.monotonic() - begin
 
     def of_all(self, findings: Findings, operator: Operator, checks: Sequence[Check]) -> list[Prepared]:
-        """The references of several checks. Those that no other bench is computing come first.
-
-        Raises:
-            WorkerError, AotTuneError: as `Bench.prepare` does. No check is left out.
-        """
+        """The references of several checks, first those that no other bench computes. Raises as `Bench.prepare`."""
         try:
             for check in checks:
                 if not findings.references.making(findings.prefix + self._key(operator, check)):
@@ -124,11 +112,7 @@ class Preparation:
         return family(self._device.family).on_host
 
     def _make_room(self, operator: Operator, problem: Problem) -> None:
-        """Free what workers keep if a problem needs the memory.
-
-        Raises:
-            TooLargeError: when it needs more than is allowed.
-        """
+        """Free what workers keep if a problem needs the memory. Raises TooLargeError if it needs more than allowed."""
         if not self._on_host or (needed := _needed_memory(operator, problem, self._policy)) <= self._fits:
             return
         check_need(operator, problem, self._policy)

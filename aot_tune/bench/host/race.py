@@ -407,10 +407,7 @@ class Race:
             runner.warm = 0 if call > self._policy.long_ns else 1
 
     def _turn(self, runner: _Runner, *, fresh: bool, clock: bool) -> float:
-        """Take a runner's next sample, or find that it is out.
-
-        Returns the device's clock in MHz, or 0 if it is not known.
-        """
+        """Take a runner's next sample, or find that it is out. Returns the device's clock in MHz, or 0."""
         self._hush(runner)
         last, self._last = self._last, runner
         strangers = bool(self._states and self._states[-1].others)
@@ -445,10 +442,7 @@ class Race:
         return state
 
     def _spoiled(self) -> bool:
-        """Whether the device slowed down during the last round.
-
-        If the round is worth another try, this waits for the device.
-        """
+        """Whether the device slowed down during the last round. Before another try, this waits for it."""
         state = self._look()
         why = self._context.monitor.spoiled(state) if self._recoveries else ""
         if not why:

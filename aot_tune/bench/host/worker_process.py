@@ -260,11 +260,7 @@ class Worker:
             os.set_blocking(descriptor, False)
 
     def wait_ready(self) -> None:
-        """Wait for the worker's Hello.
-
-        Raises:
-            WorkerError: when it is late, or from another device or protocol. Says what the worker printed.
-        """
+        """Wait for the worker's Hello. Raises WorkerError if it is late or wrong, with what the worker printed."""
         self.start()
         if self.state != "STARTING":
             return
@@ -441,10 +437,7 @@ class Worker:
         return False
 
     def _finish(self) -> tuple[int, int]:
-        """Kill what is left of the group, reap the worker, and remove its folder.
-
-        Returns its exit code, as Popen gives it, and its peak memory.
-        """
+        """Kill what is left of the group, reap the worker, remove its folder. Returns exit code and peak memory."""
         held = processes.peak_bytes(self.pid)
         with contextlib.suppress(OSError):
             os.killpg(self.pid, signal.SIGKILL)
@@ -545,11 +538,7 @@ class Pool:
         return [w for w in list(self._workers.values()) if w.state not in ("NEW", "DEAD")]
 
     def candidates(self) -> Worker:
-        """The worker for candidates. If it died, the spare replaces it, and a new one replaces the spare.
-
-        Raises:
-            WorkerError: when no worker can be started.
-        """
+        """The worker for candidates; the spare, if it died. Raises WorkerError when no worker can be started."""
         self._bury("candidate", "spare")
         if self._workers["candidate"].state == "DEAD" and "spare" in self._workers:
             self._workers["candidate"] = self._workers.pop("spare")
@@ -558,11 +547,7 @@ class Pool:
         return self._ready("candidate")
 
     def frameworks(self) -> Worker:
-        """The worker for references and baselines. It starts when it is first asked for.
-
-        Raises:
-            WorkerError: when it cannot be started.
-        """
+        """The worker for references and baselines, started when first asked for. Raises WorkerError if it cannot be."""
         self._bury("framework")
         return self._ready("framework")
 
@@ -576,10 +561,7 @@ class Pool:
                 self.sweep()
 
     def _ready(self, place: _Place) -> Worker:
-        """The worker in a place, ready. If it died by itself while it started, another is tried.
-
-        A deadline or a wrong device is not worth a second try.
-        """
+        """The worker in a place, ready. If one died by itself while it started, another is tried."""
         try:
             self._start(place).wait_ready()
         except WorkerError as error:
@@ -594,11 +576,7 @@ class Pool:
         return worker
 
     def request(self, worker: Worker, request: messages.Request, seconds: float) -> messages.Reply:
-        """Ask a worker. If it dies of the request, kill what it left behind.
-
-        Raises:
-            DiedError: as `Worker.request` does.
-        """
+        """Ask a worker. If it dies of the request, kill what it left. Raises DiedError as `Worker.request` does."""
         try:
             return worker.request(request, seconds)
         except DiedError as death:

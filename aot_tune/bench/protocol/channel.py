@@ -34,11 +34,7 @@ class ClosedError(Exception):
 
 
 def write_frame(descriptor: int, data: bytes) -> None:
-    """Send one message whole.
-
-    Raises:
-        ClosedError: when nobody reads any more.
-    """
+    """Send one message whole. Raises ClosedError when nobody reads any more."""
     view = memoryview(_LENGTH.pack(len(data)) + data)
     try:
         while view:
@@ -48,11 +44,7 @@ def write_frame(descriptor: int, data: bytes) -> None:
 
 
 def read_frame(descriptor: int) -> bytes:
-    """Wait for one message. This is for the worker, which has nothing else to do.
-
-    Raises:
-        ClosedError: at the end of the pipe, or for an impossible length.
-    """
+    """Wait for one message, in a worker. Raises ClosedError at the end of the pipe, or for an impossible length."""
     (length,) = _LENGTH.unpack(_read_exactly(descriptor, _LENGTH.size))
     if length > LIMIT:
         raise ClosedError(f"a message of {length} bytes was announced, but at most {LIMIT} are allowed")
@@ -70,20 +62,13 @@ def _read_exactly(descriptor: int, size: int) -> bytes:
 
 
 class Frames:
-    """Cuts a stream of bytes into messages as the bytes arrive.
-
-    This is for the bench, which waits for several things.
-    """
+    """Cuts a stream of bytes into messages as the bytes arrive, for the bench, which waits for several things."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Add bytes, and return the messages that are now whole.
-
-        Raises:
-            ClosedError: for an impossible length.
-        """
+        """Add bytes, and return the messages that are now whole. Raises ClosedError for an impossible length."""
         self._bytes += data
         messages = []
         while len(self._bytes) >= _LENGTH.size:

@@ -422,10 +422,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def lasting(self) -> bool:
-        """Whether the candidate caused the status.
-
-        If not, the status may differ the next time and is not to be stored.
-        """
+        """Whether the candidate caused the status. If not, it may differ next time, and is not stored."""
         if self.status in ("timeout", "no-result"):
             return False
         if self.status in ("oom", "crashed"):
@@ -434,9 +431,6 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def ns(self) -> float | None:
-        """The best known time of a call: the median of the race, or else of the screen.
-
-        None unless the status is ok.
-        """
+        """The best known time of a call: median of the race, else of the screen. None unless the status is ok."""
         samples = self.final or self.screen
         return statistics.median(samples) if samples and self.status == "ok" else None

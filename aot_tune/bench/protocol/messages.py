@@ -305,21 +305,13 @@ def encode(message: Request | Reply) -> bytes:
 
 
 def decode_request(data: bytes) -> Request:
-    """Read a request.
-
-    Raises:
-        msgspec.MsgspecError: for an unknown type, a missing field or one too many.
-    """
+    """Read a request. Raises msgspec.MsgspecError for an unknown type, a missing field or one too many."""
     request: Request = _requests.decode(data)
     return request
 
 
 def decode_reply(data: bytes) -> Reply:
-    """Read a reply.
-
-    Raises:
-        msgspec.MsgspecError: for an unknown type, a missing field or one too many.
-    """
+    """Read a reply. Raises msgspec.MsgspecError for an unknown type, a missing field or one too many."""
     reply: Reply = _replies.decode(data)
     return reply
 

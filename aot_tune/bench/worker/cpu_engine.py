@@ -109,11 +109,7 @@ def _given_away() -> int:
 
 
 class _Mapping:
-    """Memory of so many bytes between two pages without access.
-
-    Raises:
-        MemoryError: when the system gives none.
-    """
+    """Memory of so many bytes between two pages without access. Raises MemoryError when the system gives none."""
 
     def __init__(self, size: int) -> None:
         self._length = size + 2 * _PAGE
@@ -518,10 +514,7 @@ class CpuEngine(Engine):
         return copied
 
     def beside(self, storage: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """At the same place in a page.
-
-        A copy from a few bytes below that place waits for its own stores, and takes ten times as long.
-        """
+        """At the same place in a page. From a few bytes below, a copy waits for its own stores: ten times as long."""
         held = np.empty(len(storage) + _PAGE, np.uint8)
         start = (storage.ctypes.data - held.ctypes.data) % _PAGE
         part: NDArray[np.uint8] = held[start : start + len(storage)]
@@ -622,10 +615,7 @@ class CpuEngine(Engine):
         return _FrameworkTimer(functions, self._undo_of(sets, functions[0]))
 
     def _undo_of(self, sets: Sequence[CallSet], run: Callable[[], object]) -> list[Undo]:
-        """For each call set, what undoes a call. Empty if no tensor is both read and written.
-
-        `run` makes a call on the first set, which shows what calls change. Afterwards, all sets are as before any call.
-        """
+        """What undoes a call, by call set; empty if nothing is read and written. `run` shows what calls change."""
         first = sets[0]
         if not first.sources:
             return []

@@ -356,10 +356,7 @@ def _measure_empty(engine: DeviceStream, rules: GpuTiming) -> float:
 
 
 class _Timer:
-    """See `Timer`. Work on another stream may give right results, but its time is not in the samples.
-
-    The time of a framework is without a note and an overhead.
-    """
+    """See `Timer`. Work on another stream is not in the samples. A framework's time has no note and overhead."""
 
     def __init__(self, engine: CudaEngine, sampler: _GraphSampler, *, framework: bool = False) -> None:
         self._engine, self._sampler, self._framework = engine, sampler, framework
@@ -499,10 +496,7 @@ class CudaEngine(Engine):
         return self._gpu.mapper is not None and self._gpu.mapper.works
 
     def watch(self) -> None:
-        """An allocation for each tensor, without guards.
-
-        `PYTORCH_NO_CUDA_MEMORY_CACHING` must be set, so that the driver's allocations are torch's.
-        """
+        """An allocation for each tensor, without guards. PYTORCH_NO_CUDA_MEMORY_CACHING must be set."""
         self._memory = ApartMemory
 
     def allocate(self, wants: Sequence[Want], placement: Placement = "inside") -> GuardedMemory:

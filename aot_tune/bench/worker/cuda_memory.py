@@ -32,11 +32,7 @@ BLOCK = 1 << 24
 
 
 class GuardedMemory:
-    """See `Arena`: one allocation with a guard zone before, between and after its pieces.
-
-    Raises:
-        torch.OutOfMemoryError: when there is no such memory.
-    """
+    """See `Arena`: an allocation with guard zones around its pieces. Raises torch.OutOfMemoryError."""
 
     def __init__(self, device: torch.device, wants: Sequence[Want]) -> None:
         room = sum(w.size + 2 * GUARD + _step(w) for w in wants) + 2 * GUARD
@@ -86,11 +82,7 @@ class GuardedMemory:
 
 
 class EdgeMemory(GuardedMemory):
-    """See `Arena`: each piece ends where mapped memory ends, as near as its alignment lets it.
-
-    Raises:
-        torch.OutOfMemoryError: when there is no such memory.
-    """
+    """See `Arena`: each piece ends near where mapped memory ends. Raises torch.OutOfMemoryError."""
 
     def __init__(self, mapper: Mapper, wants: Sequence[Want]) -> None:
         parts = [_rounded(w.size + GUARD + _step(w), mapper.unit) for w in wants]
@@ -168,19 +160,11 @@ class Mapper:
             return False
 
     def memory(self, parts: Sequence[int]) -> Any:
-        """A tensor over all parts, which have `unit` bytes without memory behind them.
-
-        Raises:
-            torch.OutOfMemoryError: when there is no such memory.
-        """
+        """A tensor over parts with `unit` bytes of no memory behind each. Raises torch.OutOfMemoryError."""
         return self._view(_Mapped(self, parts))
 
     def map(self, address: int, size: int) -> None:
-        """Map new memory.
-
-        Raises:
-            torch.OutOfMemoryError: when there is none.
-        """
+        """Map new memory. Raises torch.OutOfMemoryError when there is none."""
         driver, handle = self.driver, ctypes.c_uint64(0)
         where, length = ctypes.c_uint64(address), ctypes.c_size_t(size)
         none, zero = ctypes.c_ulonglong(0), ctypes.c_size_t(0)
@@ -229,11 +213,7 @@ def _rounded(size: int, unit: int) -> int:
 
 
 class ApartMemory(GuardedMemory):
-    """See `Arena`: an allocation for each piece, which ends with the piece. There are no guard zones.
-
-    Raises:
-        torch.OutOfMemoryError: when there is no such memory.
-    """
+    """See `Arena`: an allocation for each piece, without guard zones. Raises torch.OutOfMemoryError."""
 
     def __init__(self, device: torch.device, wants: Sequence[Want]) -> None:
         self.pieces, self._zones, self._allocated = {}, [], 0
@@ -296,10 +276,7 @@ def unequal(one: Any, other: Any) -> Any:
 
 
 class Truths:
-    """See `Expected`: true values, in float32 for narrower outputs, and the reciprocals of the allowed errors.
-
-    Integers of 64 bits are compared as bits.
-    """
+    """See `Expected`: true values, float32 for narrower outputs, and reciprocals of allowed errors; i64 as bits."""
 
     def __init__(self, tensor: Tensor, values: Any, limits: Limits) -> None:
         self.tensor, self.bounds, self.undefined = tensor, limits.bounds, limits.undefined

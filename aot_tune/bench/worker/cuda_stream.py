@@ -72,21 +72,13 @@ class DeviceStream(Protocol):
         """A context manager. In it, torch's work goes to the stream."""
 
     def check(self) -> None:
-        """Wait until all work is done.
-
-        Raises:
-            FaultError: when the context is unusable.
-        """
+        """Wait until all work is done. Raises FaultError when the context is unusable."""
 
     def forget(self) -> None:
         """Clear an error that a failed launch left behind."""
 
     def claim(self, device: Device, share: float) -> None:
-        """Take at most a `share` of the device's memory.
-
-        Raises:
-            FaultError: when this is another device than `device`.
-        """
+        """Take at most a `share` of the device's memory. Raises FaultError when this is another than `device`."""
 
     def free(self) -> None:
         """Give back memory that torch keeps. It would be missing in the other worker."""
@@ -95,11 +87,7 @@ class DeviceStream(Protocol):
         """Launch kernels on so many other streams, as programs do. See docs/measuring-gpu.md, "Streams"."""
 
     def record(self, calls: Sequence[Call], framework: bool = False) -> Recorded:
-        """Record calls to play together. Those of a `framework` may allocate.
-
-        Raises:
-            CaptureError: when they cannot be captured. `one_by_one` takes such calls.
-        """
+        """Record calls; those of a `framework` may allocate. Raises CaptureError: `one_by_one` takes such calls."""
 
     def callers(self) -> list[tuple[int | None, Callable[[], AbstractContextManager[Any]]]]:
         """This stream and another one, and what a thread that uses it is in. All work is done at the end of that."""
@@ -128,18 +116,10 @@ class DeviceStream(Protocol):
         """A call of a kernel that does nothing."""
 
     def clock_mhz(self, cycles: int) -> float:
-        """The multiprocessors' clock now, by a kernel that spins for so many of its cycles. 0 when nothing tells.
-
-        Raises:
-            FaultError: as `check` does.
-        """
+        """The clock now, by a kernel that spins for so many cycles; 0 when nothing tells. Raises FaultError."""
 
     def read_rate(self, storages: Sequence[Any]) -> float:
-        """Bytes per ns at which tensors of bytes are read, again and again in this order. 0 when nothing tells.
-
-        Raises:
-            FaultError: as `check` does.
-        """
+        """Bytes per ns at which tensors of bytes are read in turn; 0 when nothing tells. Raises FaultError."""
 
 
 class Recorded:
@@ -228,11 +208,7 @@ class LateCopies:
 
 
 class GpuStream:
-    """See `DeviceStream`. Makes the CUDA context. Candidates, torch and this share its runtime library and stream.
-
-    Raises:
-        FaultError: when the device cannot be used.
-    """
+    """See `DeviceStream`. Makes the CUDA context, which candidates share with torch. Raises FaultError."""
 
     def __init__(self) -> None:
         self.device = torch.device("cuda", 0)

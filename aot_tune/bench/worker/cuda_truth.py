@@ -72,10 +72,7 @@ def _round_tensor(values: Any, bits: int) -> Any:
 
 
 class _Rounding(TorchFunctionMode):
-    """A context in which results are rounded to `bits` of fraction.
-
-    Functions that move or choose values round nothing.
-    """
+    """A context in which results are rounded to `bits` of fraction. Moving or choosing values rounds nothing."""
 
     def __init__(self, bits: int) -> None:
         super().__init__()
@@ -305,10 +302,7 @@ def _stored(tensor: Tensor, values: NDArray[Any], device: torch.device) -> Any:
 
 
 def _drawn(operator: Operator, check: Check, seed: int) -> list[tuple[Tensor, NDArray[Any]]]:
-    """The values of each input that is present, before they are rounded to a narrow dtype and repeated.
-
-    Several are drawn in parallel: each takes milliseconds, while a GPU has nothing to do.
-    """
+    """The values of each present input, before they are rounded and repeated. Several are drawn in parallel."""
     present = [t for t in operator.inputs if operator.is_present(check.problem, t)]
     counts = [layout(operator, check, t).extent() for t in present]
 
@@ -362,10 +356,7 @@ def exact_values(
 
 
 def _cut_off(tensor: Tensor, value: Any, *, wide: bool) -> Any:
-    """See `stored_elements.cut_off`.
-
-    Values that are to be rounded are cut at the largest value, since torch may not saturate.
-    """
+    """See `stored_elements.cut_off`. What is to be rounded is cut at the largest value: torch may not saturate."""
     if not tensor.dtype.saturates:
         return value
     limit = eight_bits(tensor.dtype).overflow if wide else eight_bits(tensor.dtype).max
@@ -373,10 +364,7 @@ def _cut_off(tensor: Tensor, value: Any, *, wide: bool) -> Any:
 
 
 def write_limits(operator: Operator, check: Check, folder: Path, seed: int, device: torch.device) -> str:
-    """Write the allowed errors of outputs into `folder`, which appears whole or not at all.
-
-    The operator is concrete. Returns what `remark_of` says.
-    """
+    """Write allowed errors of a concrete operator's outputs into `folder`, in one step. Returns `remark_of`."""
     if check.integers:
         _check_sums(operator, check, seed, device)
         present = [t for t in operator.outputs if operator.is_present(check.problem, t)]
@@ -413,10 +401,7 @@ def _check_sums(operator: Operator, check: Check, seed: int, device: torch.devic
 
 
 def _results(operator: Operator, check: Check, seed: int, device: torch.device) -> Results:
-    """True values, and the errors in the own dtype.
-
-    An error is NaN if only one of two is NaN or infinite, and 0 if both are.
-    """
+    """True values, and errors in the own dtype: NaN if only one of two is finite, 0 if neither is."""
     storages = draw_inputs(operator, check, seed, device)
     with _Casts() as casts:
         exact = exact_values(operator, check, storages, device)

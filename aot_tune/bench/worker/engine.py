@@ -199,26 +199,15 @@ class Engine(ABC):
 
     @contextmanager
     def acting(self, request: messages.Request) -> Iterator[None]:  # noqa: ARG002
-        """The block carries out a request. Afterwards, all work is done.
-
-        Raises:
-            FaultError: when the device is unusable.
-        """
+        """The block carries out a request. Then all work is done. Raises FaultError when the device is unusable."""
         yield
 
     def check(self) -> None:  # noqa: B027
-        """Wait until all work is done.
-
-        Raises:
-            FaultError: when the device is unusable.
-        """
+        """Wait until all work is done. Raises FaultError when the device is unusable."""
 
     @contextmanager
     def oddly(self, calls: CallSet, *, locked: bool, threads: int) -> Iterator[None]:  # noqa: ARG002
-        """In the block, inputs of a call are `locked` against writing, and OpenMP has other `threads` unless it is 0.
-
-        This is for devices where a process can do so.
-        """
+        """In the block, inputs of a call are `locked` against writing, and OpenMP has other `threads` unless 0."""
         yield
 
     def callers(self) -> list[tuple[int | None, Callable[[], AbstractContextManager[Any]]]]:
@@ -337,18 +326,11 @@ class Engine(ABC):
 
     @abstractmethod
     def write_reference(self, operator: Operator, check: Check, folder: Path) -> str:
-        """Compute the reference results into `folder`, which appears whole or not at all.
-
-        Returns what the operator's author should know of the problem, or an empty text.
-        """
+        """Compute the reference into `folder`, in one step. Returns what the operator's author should know, or ""."""
 
     @abstractmethod
     def play(self, batch: Sequence[Call]) -> float:
-        """ns of all calls in a row.
-
-        Raises:
-            LaunchError: when a call returns an error.
-        """
+        """ns of all calls in a row. Raises LaunchError when a call returns an error."""
 
     def chains(
         self,
@@ -369,11 +351,7 @@ class Engine(ABC):
 
     @abstractmethod
     def timer(self, sets: Sequence[CallSet], launch: Callable[..., int], arguments: Sequence[tuple[Any, ...]]) -> Timer:
-        """A clock for a candidate's calls, with arguments for each call set.
-
-        Raises:
-            LaunchError: when a call that shows what is to be undone fails.
-        """
+        """A clock for a candidate's calls, with arguments for each call set. Raises LaunchError when one fails."""
 
     def alone(self, timer: Any, make: Callable[[], tuple[T, Any]]) -> tuple[T, Any] | None:  # noqa: ARG002
         """What `make` makes for calls with one thread, if more gain too little for what they risk. `timer` times those.
@@ -384,19 +362,11 @@ class Engine(ABC):
 
     @abstractmethod
     def framework(self, check: Check, sets: Sequence[CallSet]) -> AbstractContextManager[None]:
-        """In the block, a framework computes as a problem wants it.
-
-        Raises:
-            UnusableError: when it cannot.
-        """
+        """In the block, a framework computes as a problem wants it. Raises UnusableError when it cannot."""
 
     @abstractmethod
     def handed_on(self, module: ModuleType, tensor: Tensor, strided: Strided, storage: Any) -> Any:
-        """A framework's tensor in the same memory.
-
-        Raises:
-            AttributeError: when the framework takes no tensors of others, or has no such dtype.
-        """
+        """A framework's tensor in the same memory. Raises AttributeError when it takes none, or lacks the dtype."""
 
     @abstractmethod
     def framework_timer(self, functions: Sequence[Callable[[], object]], sets: Sequence[CallSet]) -> Turns:
@@ -558,10 +528,7 @@ class CallSet:
         return any(differs)
 
     def swap(self, places: Places, *, back: bool = False) -> bool:
-        """Have elements of inputs change places, as in a call on other data. Returns whether a call is another one.
-
-        Or write them `back`.
-        """
+        """Have elements of inputs change places, or write them `back`. Returns whether a call is another one."""
         for name, pairs in places.items():
             storage, pristine = self.storages[name], self.pristine[name]
             for one, other in pairs:
@@ -654,10 +621,7 @@ def _poison_of(dtype: DType, turn: int) -> int:
 
 
 def exchangeable(operator: Operator, inputs: Iterable[Tensor]) -> list[Tensor]:
-    """Those of some inputs whose elements can change places, because their order does not matter.
-
-    Excluded are inputs that an author's function may have seen when it drew a later input.
-    """
+    """Those of some inputs whose elements can change places: no author's function has seen them, no order matters."""
     every = operator.inputs
     seen = {t.name for i, t in enumerate(every) if any(isinstance(later.values, Drawn) for later in every[i + 1 :])}
     return [t for t in inputs if isinstance(t.values, (Generator, Integers, Sparse)) and t.name not in seen]

@@ -303,10 +303,7 @@ def _read(operator: Operator, kind: FromFile, dtype: np.dtype[Any]) -> NDArray[A
 
 
 def fill(operator: Operator, check: Check, views: Mapping[str, NDArray[Any]], seed: int) -> None:
-    """Write drawn values, repeated, into the storage of the inputs in `views`, by tensor name.
-
-    The views are flat, in the dtypes that `stored_elements.array_dtype` gives.
-    """
+    """Write drawn values, repeated, into the flat `views` of inputs, by tensor, in `stored_elements.array_dtype`."""
     for tensor in operator.inputs:
         view = views.get(tensor.name)
         if view is None:

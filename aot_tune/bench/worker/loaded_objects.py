@@ -146,11 +146,7 @@ class Arguments:
 
 
 class Loaded:
-    """A candidate that is loaded. `close` unloads it, and nothing may call it after that.
-
-    Raises:
-        LoadError: when the file cannot be loaded or a function is missing.
-    """
+    """A loaded candidate. After `close`, nothing may call it. Raises LoadError for a missing file or function."""
 
     launch: Callable[..., int]
 
@@ -203,11 +199,7 @@ class Loaded:
         return f"{self.symbol}{function} returned {code}{_REFUSES if code == _REFUSED else ''}"
 
     def preload(self) -> None:
-        """Have the candidate load its kernels on the current device, if it has a function for that.
-
-        Raises:
-            LaunchError: when the function returns an error.
-        """
+        """Have the candidate load its kernels on the current device, if it can. Raises LaunchError if it fails."""
         try:
             function = self._library[f"{self.symbol}_preload"]
         except AttributeError:
@@ -258,11 +250,7 @@ class Linked(Loaded):
         return int(self._call(*call, ctypes.byref(execution)))
 
     def workspace_bytes(self, arguments: Arguments) -> int:
-        """Bytes of workspace that a call asks for.
-
-        Raises:
-            LaunchError: when a function returns an error, or when another variant would answer.
-        """
+        """Bytes of workspace of a call. Raises LaunchError for an error, or when another variant would answer."""
         size = super().workspace_bytes(arguments)
         text = ctypes.create_string_buffer(_EXPLAINED)
         code = self._explain(*arguments.call, None, text, ctypes.c_size_t(_EXPLAINED))
@@ -286,11 +274,7 @@ class Linked(Loaded):
 
 
 def load(path: Path, symbol: str, variant: str = "") -> Loaded:
-    """A candidate of its own, or with `variant` one inside a library. See `Linked`.
-
-    Raises:
-        LoadError: when the file cannot be loaded or a function is missing.
-    """
+    """A candidate, or with `variant` one inside a library, see `Linked`. Raises LoadError when that cannot be."""
     return Linked(path, symbol, variant) if variant else Loaded(path, symbol)
 
 
@@ -305,11 +289,7 @@ def _is_loaded(path: Path) -> bool:
 
 @contextmanager
 def _copied(path: Path) -> Iterator[Path]:
-    """A copy of a library, which the loader takes for another library. It is removed after the block.
-
-    Raises:
-        LoadError: when it cannot be written.
-    """
+    """In the block, a copy of a library, which the loader takes for another. Raises LoadError."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / path.name
         try:

@@ -234,10 +234,7 @@ def _timer() -> int:
 
 
 def left_threads(before: ProcessState) -> str:
-    """Which threads a candidate left, or empty.
-
-    Those of OpenMP do not count, because they wait for the next candidate.
-    """
+    """Which threads a candidate left, or empty. Those of OpenMP do not count: they wait for the next."""
     deadline = time.monotonic() + _SETTLES
     while more := _threads() - before.threads - {os.getpid()}:
         more -= {*_in_team(threading.get_native_id)}
@@ -366,10 +363,7 @@ def _openmp_threads() -> int:
 
 @contextmanager
 def openmp_threads(count: int) -> Iterator[None]:
-    """In the block, OpenMP has so many threads if something has loaded it, or as many as usual for 0.
-
-    What the block changes of that stays.
-    """
+    """In the block, OpenMP, if it is loaded, has so many threads, or as many as usual for 0."""
     library = _openmp() if count else None
     if library is not None:
         library.omp_set_num_threads(count)

@@ -52,10 +52,7 @@ _MOST_EXACT = 2.0**53
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Allowed error of one output: `absolute + relative * |v|`. The operator's tolerance, `factor`, is included.
-
-    At most a `share` of the elements may be off at all.
-    """
+    """Allowed error of an output: `absolute + relative * |v|`, with `factor`. At most a `share` may be off at all."""
 
     absolute: float
     relative: float
@@ -74,10 +71,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Truth(Limits, frozen=True, kw_only=True):
-    """Where an output's true values are, in row-major order, too.
-
-    They are float64. Only integers of 64 bits are not, because float64 cannot tell large ones apart.
-    """
+    """Where an output's true values are, in row-major order: float64, or integers of 64 bits as they are."""
 
     file: str
     dtype: TruthDType = "float64"
@@ -85,10 +79,7 @@ class Truth(Limits, frozen=True, kw_only=True):
 
 
 def logical_inputs(operator: Operator, check: Check, seed: int) -> dict[str, NDArray[Any]]:
-    """The inputs of a problem with its strides, drawn from the seed.
-
-    If numpy lacks a dtype, they are float32 and dense.
-    """
+    """A problem's inputs with its strides, drawn from the seed; float32 and dense if numpy lacks the dtype."""
     operator = operator.concrete(check.problem.dtypes)
     arrays: dict[str, NDArray[Any]] = {}
     flats: dict[str, NDArray[Any]] = {}
@@ -182,10 +173,7 @@ def remark_of(
 
 
 def write_truth(operator: Operator, check: Check, folder: Path, seed: int) -> str:
-    """Compute the outputs of a problem and their bounds into `folder`, which appears whole or not at all.
-
-    Returns what `remark_of` says.
-    """
+    """Compute a problem's outputs and bounds into `folder`, in one step. Returns what `remark_of` says."""
     operator = operator.concrete(check.problem.dtypes)
     affordable = 1 + _DRAWN // max(operator.compulsory_bytes(check.problem), 1)
     with np.errstate(all="ignore"):
@@ -362,10 +350,7 @@ def outputs_of(
 def run_reference(
     operator: Operator, check: Check, inputs: Mapping[str, NDArray[Any]], xp: Any, *, wide: bool
 ) -> dict[str, NDArray[Any]]:
-    """Run the reference.
-
-    Results are as `Truth` has them. Without `wide`, they are first rounded to the outputs' dtypes.
-    """
+    """Run the reference. Results are as `Truth`; without `wide`, first rounded to the outputs' dtypes."""
     arrays = {n: a.astype(np.float64) if wide and a.dtype.kind == "f" else a for n, a in inputs.items()}
     arrays |= {t.name: arrays[t.name].copy() for t in operator.inputs if t.inout and t.name in arrays}
     results: dict[str, NDArray[Any]] = {}

@@ -89,10 +89,7 @@ def _rounded(value: Any, bits: int, exact: bool) -> Any:
 
 
 class SequentialSums:
-    """numpy with sums that add one element after the other. `used` is set once `sum` or `mean` was called.
-
-    `matmul` is numpy's. But enough of its elements are summed one term after the other to know the largest error.
-    """
+    """numpy with sums in order. `used`: `sum` or `mean` was called. `matmul` sums enough of its elements so."""
 
     def __init__(self) -> None:
         self.used = False

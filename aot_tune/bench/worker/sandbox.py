@@ -97,10 +97,7 @@ def limits() -> dict[str, tuple[int, int]]:
 
 
 def lowered(before: Mapping[str, tuple[int, int]]) -> list[str]:
-    """Names of the limits that are lower than before.
-
-    Memory's soft limit does not count, since `memory_limit` changes it.
-    """
+    """Names of limits that are lower than before, without memory's soft limit, which `memory_limit` changes."""
 
     def size(value: int) -> float:
         return math.inf if value == resource.RLIM_INFINITY else value
@@ -112,10 +109,7 @@ def lowered(before: Mapping[str, tuple[int, int]]) -> list[str]:
 
 
 def restrict(writable: Iterable[Path]) -> str:
-    """Deny writing outside `writable`, and TCP, for good.
-
-    Returns why this is impossible, or an empty text when it is in force.
-    """
+    """Deny writing outside `writable`, and TCP, for good. Returns why that is impossible, or empty."""
     abi = landlock_abi()
     if not abi:
         return "this kernel has no Landlock: candidates may write wherever the user may"

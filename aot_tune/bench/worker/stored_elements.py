@@ -88,10 +88,7 @@ def epsilon_of(dtype: DType) -> float | None:
 
 
 def cut_off(dtype: DType, values: NDArray[Any]) -> NDArray[Any]:
-    """True values of a dtype.
-
-    If the dtype saturates, values beyond its range are cut off, as far as their size matters.
-    """
+    """True values of a dtype. If it saturates, those beyond its range are cut off as far as their size matters."""
     if not dtype.saturates:
         return values
     limit = eight_bits(dtype).overflow

@@ -469,10 +469,7 @@ def other_results(
 
 
 def remembers(engine: Engine, state: ProblemState, calls: CallSet, before: Bits, after: Bits) -> str:
-    """What is wrong if two different results of `other_results` differ by more than rounding. Otherwise empty.
-
-    Either it shows in the largest values. Or the later result is that of the problem itself, which the earlier is not.
-    """
+    """What is wrong if results of `other_results` differ by more than rounding, in large values or by staleness."""
     if not (before and after):
         return ""
     kept = "it keeps something between calls: after timed calls, another call has another result"
@@ -483,10 +480,7 @@ def remembers(engine: Engine, state: ProblemState, calls: CallSet, before: Bits,
 
 
 def judge(engine: Engine, state: ProblemState, calls: CallSet, bits: Bits | None = None) -> tuple[str, float]:
-    """What is wrong with the values of the outputs, or empty, and the largest error in tolerances.
-
-    With `bits`, outputs that hold these are judged.
-    """
+    """What is wrong with the outputs' values, or empty, and the largest error. With `bits`, those that hold these."""
     errors = engine.answers([e.worst(calls.array(e.tensor, bits or {})) for e in state.expected.values()])
     if all(error <= 1.0 for error in errors):
         return "", max(errors, default=0.0)

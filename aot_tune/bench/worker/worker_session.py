@@ -63,11 +63,7 @@ class PreparedBaseline(NamedTuple):
 
 
 def prepare_baseline(engine: Engine, state: ProblemState, name: str) -> PreparedBaseline:
-    """Import what a baseline requires, hand it the problem's tensors, and run it.
-
-    Raises:
-        UnusableError: when it cannot run.
-    """
+    """Import what a baseline requires, hand it the tensors, run it. Raises UnusableError when it cannot run."""
     operator, sets = state.operator, state.rotation()
     first = sets[0]
     baseline, module = _baseline_of(operator, name)  # not in the block: a module may make tensors when it is imported
@@ -97,11 +93,7 @@ def prepare_baseline(engine: Engine, state: ProblemState, name: str) -> Prepared
 
 
 def _baseline_of(operator: Operator, name: str) -> tuple[Baseline, ModuleType]:
-    """A baseline of an operator, and the module that it requires.
-
-    Raises:
-        UnusableError: when there is no such baseline, or no such module.
-    """
+    """A baseline of an operator, and its module. Raises UnusableError when there is none of either."""
     baseline = next((b for b in operator.baselines if b.name == name), None)
     if baseline is None:
         raise UnusableError(f"operator {operator.name!r} has no baseline {name!r}")
@@ -206,10 +198,7 @@ class WorkerSession:
             raise
 
     def clean(self) -> None:
-        """Put things in order after a request that failed: lift the memory limit.
-
-        The memory of a device is scarce, so what is not in use there is released.
-        """
+        """After a request that failed: lift the memory limit, and release scarce device memory that is not in use."""
         sandbox.memory_limit(None)
         if self._engine.on_host:
             return
@@ -283,10 +272,7 @@ class WorkerSession:
             self._modules = _quiet_collector()
 
     def _make_room(self, keys: Sequence[str], coming: int = 0) -> None:
-        """If there are too many buffers, release those that were used longest ago. Those of `keys` are kept.
-
-        `coming` are the bytes that are about to be made.
-        """
+        """If there are too many buffers for `coming` bytes, release the least used, but those of `keys`."""
         held = coming + sum(s.bytes for s in self._states.values())
         used = {*keys, *(k for _, k in self._ready)}
         for key, state in list(self._states.items()):

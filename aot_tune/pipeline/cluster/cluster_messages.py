@@ -126,11 +126,7 @@ def encode(message: object) -> bytes:
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """Read a record.
-
-    Raises:
-        msgspec.MsgspecError: when the bytes are not such a record.
-    """
+    """Read a record. Raises msgspec.MsgspecError when the bytes are not such a record."""
     return msgspec.msgpack.decode(data, type=kind)
 
 

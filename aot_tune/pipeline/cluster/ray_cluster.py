@@ -139,11 +139,7 @@ class RayCluster:
             return _last_line(error)
 
     def compile(self, order: bytes, memory: int) -> bytes:
-        """Carry out a `CompileOrder` where the cluster has a free CPU and enough memory. Any thread may call it.
-
-        Raises:
-            CompilesEndedError: when `end_compiles` was called meanwhile, or when nodes died of it repeatedly.
-        """
+        """Carry out a `CompileOrder` where CPU and memory are free, in any thread. Raises CompilesEndedError."""
         with self._lock:
             before = self._ended
             ref = self._compile.options(memory=memory or None).remote(order)

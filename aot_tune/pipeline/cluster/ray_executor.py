@@ -137,11 +137,7 @@ class RemoteBench:
 
 
 def check_node(node: ClusterNode, there: NodeFacts | str, here: NodeFacts) -> None:
-    """Compare a node's answer with this machine's answer to the same question.
-
-    Raises:
-        BuildError: for the first difference that would change objects or measurements. It names the node.
-    """
+    """Compare a node's answer with ours. Raises BuildError for what would change objects or measurements."""
     if isinstance(there, str):
         raise BuildError(
             f"{node.shown} cannot take part in the build",
@@ -255,11 +251,7 @@ class RayExecutor:
         self._environ = choosing(environ)
 
     def agree(self, plan: Plan, paths: Paths, files: Sequence[Path]) -> None:
-        """Check that all nodes compile as this machine does, and have the same project files.
-
-        Raises:
-            BuildError: naming the nodes that differ and what to do, or the target that no device runs.
-        """
+        """Check that nodes compile as this machine and have the same files. Raises BuildError naming others."""
         self._plan, self._roots = plan, paths.templates
         self.chooses({**os.environ, "AOT_TUNE_TEMPLATE_ROOTS": os.pathsep.join(paths.templates)})
         nodes = self._cluster.nodes()
@@ -296,10 +288,7 @@ class RayExecutor:
         return in_order(by_name.values())
 
     def parts(self, targets: Sequence[str]) -> list[tuple[RayExecutor, tuple[str, ...]]]:
-        """These machines as parts with one model of device for each target, and the part's targets.
-
-        There are as many parts as it takes to give every model its turn.
-        """
+        """These machines as parts with one model of device for each target, until every model had its turn."""
         models = {t: list(dict.fromkeys(d.digest for d, names in self._facts if t in names)) for t in targets}
         parts = []
         for turn in range(max(map(len, models.values()), default=0) or 1):

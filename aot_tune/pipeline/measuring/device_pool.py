@@ -145,10 +145,7 @@ def _time(
 
 
 class _BenchLinker:
-    """Links for all devices of a pool before anything is timed, because a linker could disturb timing.
-
-    If a candidate does not link, the error is reported when it is measured.
-    """
+    """Links for all devices before anything is timed, for that could disturb timing. Errors come when measured."""
 
     def __init__(self, session: Session, pool: DevicePool, evidences: Sequence[Evidence]) -> None:
         self._session, self._pool = session, pool

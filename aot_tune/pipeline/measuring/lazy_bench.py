@@ -132,11 +132,7 @@ class LazyBench:
         self._bench = None
 
     def get(self) -> MeasuringBench:
-        """The bench, started at first use.
-
-        Raises:
-            WorkerError: when no worker can be started, or another build has the device until the budget ends.
-        """
+        """The bench, started at first use. Raises WorkerError when it cannot be, or another build has the device."""
         return self._bench if self._bench is not None else self._start(self.budget)
 
     def start(self) -> None:
@@ -202,11 +198,7 @@ class LazyBench:
         return findings.choose(findings.suite(operator.folder, e.code, e.requires) for e in variants)
 
     def _made(self, variant: Variant) -> None:
-        """Do not take it for a candidate's own fault if its compiler was killed.
-
-        Raises:
-            ToolchainError: when that may be.
-        """
+        """A killed compiler is not the candidate's own fault. Raises ToolchainError when that may have been."""
         if not variant.compiled and self._interrupted.is_set():
             raise ToolchainError(f"{variant.error}; the build, or its time, has ended")
 

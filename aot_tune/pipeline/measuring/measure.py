@@ -95,10 +95,7 @@ def _counts(measurement: Measurement) -> bool:
 
 @dataclass(frozen=True)
 class _Took:
-    """Seconds of a screen or a race, 0 if it was known. `referring` is the part that references took.
-
-    `waited`: it was the first measurement, which also waits for workers.
-    """
+    """Seconds of a screen or race, 0 if known; `referring`, those of references; `waited`, also for workers."""
 
     whole: float
     referring: float
@@ -226,11 +223,7 @@ class Measurer:
         self.turn.spared(self._one(operator, problem).task, count)
 
     def probe(self, operator: Operator, problem: Problem, variant: Variant) -> Measurement:
-        """Screen a candidate on this device now. What is known of it, here or from other devices, does not matter.
-
-        Raises:
-            AotTuneError: when it cannot be linked, or no worker can be started.
-        """
+        """Screen a candidate on this device now, whatever is known. Raises AotTuneError when it cannot run."""
         linked, bench = self._lazy.linked(variant), self._lazy.get()
         with bench.alone():
             prepared = bench.prepare(operator, problem)

@@ -78,10 +78,7 @@ def verify_shipped(
 
 @contextmanager
 def verified_beside(session: Session) -> Iterator[None]:
-    """Verify the host's generic variants in a thread while other variants are tuned on GPUs.
-
-    What fails or lacks time is left to `verify_shipped`, which reports it.
-    """
+    """Verify the host's generic variants in a thread while GPUs tune. `verify_shipped` reports what is left."""
     targets = session.targets
     on_host = any(family(t.family).on_host for t in targets)
     on_gpus = not on_host and any(session.device_for(t) is not None for t in targets)
@@ -111,10 +108,7 @@ def verified_beside(session: Session) -> Iterator[None]:
 
 
 def verify_early(session: Session, bench: LazyBench, variants: Iterable[Variant], ended: Callable[[], bool]) -> bool:
-    """Verify variants until `ended`. What fails or lacks time is left to `verify_shipped`, which reports it.
-
-    Returns whether there were workers.
-    """
+    """Verify variants until `ended`. `verify_shipped` reports what is left. Returns whether there were workers."""
     for variant in variants:
         if ended():
             break
@@ -129,10 +123,7 @@ def verify_early(session: Session, bench: LazyBench, variants: Iterable[Variant]
 
 @dataclass
 class _Verifying:
-    """Verifies variants. An operator can do without the `needless` ones, by id; those that fail become `wrong`.
-
-    Those that are `filling` in may be unmeasured.
-    """
+    """Verifies variants. `needless` ones, by id, that fail become `wrong`; `filling` ones may be unmeasured."""
 
     session: Session
     filling: set[str] = field(default_factory=set)
@@ -140,11 +131,7 @@ class _Verifying:
     wrong: set[str] = field(default_factory=set)
 
     def on(self, device: Device, group: Sequence[Variant], ended: Callable[[], bool] = lambda: False) -> None:
-        """Verify variants on one device until `ended`. An operator fails if one of its variants fails.
-
-        Raises:
-            WorkerError: when no worker can be started for what this build measures, or for a CPU.
-        """
+        """Verify variants on one device until `ended`. Raises WorkerError where a worker is needed and none starts."""
         session, devices = self.session, family(device.family)
         try:
             with LazyBench(session, device, exclusive=not devices.on_host) as bench:  # nothing is timed

@@ -126,10 +126,7 @@ def known_here(session: Session, device: Device, evidence: Evidence) -> Known:
 
 
 def _note_recorded_objects(session: Session, database: OperatorDatabase, evidence: Evidence) -> None:
-    """Set `recorded` of each candidate that the database's toolchain compiled from the same source.
-
-    For code that a GPU runs, the host compiler does not matter.
-    """
+    """Set `recorded` of candidates that the database's toolchain (for GPUs, without host) made of the same source."""
     alike, alike_on_device = toolchains_alike(session, database)
     for record in database.candidates:
         variant = evidence.variants.get(record.id)
@@ -195,11 +192,7 @@ def _generic_evidence(session: Session, operator: Operator, target: Target) -> E
 
 
 def evidence_as_recorded(operator: Operator, target: Target, database: OperatorDatabase) -> Evidence:
-    """The evidence that a database gives for a target, if its candidates are as they were recorded. None is rendered.
-
-    Raises:
-        SpecError: when a Triton function was not read for the target.
-    """
+    """The evidence that a database gives for a target; nothing is rendered. Raises SpecError without declarations."""
     lost, measured = gone(database, operator), {m.candidate for m in database.measurements if m.status == "ok"}
     variants = {}
     for record in database.candidates:
@@ -221,11 +214,7 @@ def recalled(
     *,
     brief: bool = False,
 ) -> Evidence:
-    """The evidence that a database gives for some recorded candidates.
-
-    Raises:
-        DatabaseError: when it has a time that is impossible on its device.
-    """
+    """The evidence that a database gives for some candidates. Raises DatabaseError for an impossible time."""
     evidence = Evidence(operator, target, variants, brief=brief)
     workload = {p.key: p for p in evidence.workload}
     for measurement in database.measurements:
@@ -262,11 +251,7 @@ def recall_survey(session: Session, device: Device, evidence: Evidence) -> None:
 
 
 def _refuse_implausible(operator: Operator, database: OperatorDatabase, measured: Measurement) -> None:
-    """Refuse a record with a time that is impossible on its device.
-
-    Raises:
-        DatabaseError: naming the measurement.
-    """
+    """Refuse a record with a time that is impossible on its device. Raises DatabaseError naming the measurement."""
     if measured.status != "ok" or measured.ns is None or is_baseline(measured.candidate):
         return
     least = floor_of(database.device, operator, measured.problem)
@@ -324,10 +309,7 @@ def with_a_choice(session: Session, operator: Operator, target: Target) -> list[
 
 
 def _most_fitting(session: Session, operator: Operator, target: Target) -> OperatorDatabase | None:
-    """The record that decides for an operator on a target: of a device that is here, or most like it, else the first.
-
-    A record that lacks problems of the workload decides only if no other record has all of them.
-    """
+    """The record that decides for an operator on a target: complete ones first, then the most like a device here."""
     contract = operator_digest(operator)
     fitting = [d for d in _of_target(session, operator, target) if d.contract == contract]
     device = next((d for d in session.devices if d.family == target.family), None)

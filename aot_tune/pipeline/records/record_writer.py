@@ -87,10 +87,7 @@ def _roots(session: Session) -> str:
 
 
 def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> None:
-    """Keep what this build measured, or took from committed records, for `aot-tune records export`.
-
-    The folder holds only this build's results: nothing of earlier builds stays. A line says so if it cannot be written.
-    """
+    """Keep what only this build measured or took from records, for `aot-tune records export`, or say why not."""
     folder = _folder_to_write(session)
     if folder is None:
         return
@@ -159,10 +156,7 @@ def _is_read(session: Session, operator: Operator, candidate: Candidate) -> bool
 def database_of(
     session: Session, operator: Operator, evidences: Sequence[Evidence], device: Device
 ) -> OperatorDatabase | None:
-    """The database of one operator on one device, with all its targets.
-
-    The generic variant and the baselines race for several targets, but are kept once.
-    """
+    """The database of an operator on a device, with all its targets. What races for several is kept once."""
     on_device = [e for e in evidences if session.device_for(e.target) == device]
     compiled = {e.candidate.id: e for evidence in on_device for e in evidence.variants.values() if e.object is not None}
     measurements: dict[tuple[str, str], Measurement] = {}

@@ -275,10 +275,7 @@ class Openings:
 
 
 def disagreement(evidence: Evidence, opening: Opening, problem: Problem, every: Costs) -> str:
-    """Why a race here does not confirm what a record names for a problem, in words; empty if it does.
-
-    `every` are the evidence's times.
-    """
+    """Why a race does not confirm what a record names for a problem; empty if it does. `every` are all times."""
     winner = opening.first.get(problem.id)
     if winner is None:
         return "it says nothing"
@@ -407,10 +404,7 @@ def _recorded(session: Session, evidence: Evidence, candidates: Mapping[str, Can
 def _rendered(
     session: Session, operator: Operator, models: _Models, gone: dict[str, str], follow: Container[str]
 ) -> list[Proposal]:
-    """Proposals of candidates that this tree can still make. `gone` gets the others, with why.
-
-    Those in `follow` are no winners, and are tried only if what they follow is.
-    """
+    """Proposals that this tree can still make; `gone` gets the others. `follow` ones are tried as their leaders are."""
     proposals: list[Proposal] = []
     for name, (candidate, problems) in models.items():
         try:

@@ -93,10 +93,7 @@ def survey_limit(session: Session, spent: float = 0.0) -> float:
 
 
 def seconds_beside(session: Session, target: Target, kept: float) -> float:
-    """Seconds of a budget that tuning a target leaves for older CPUs, or for a GPU's survey.
-
-    `kept` are those for what comes after tuning. A CPU's survey takes what is left over.
-    """
+    """Seconds of a budget left for older CPUs, or a GPU's survey, without the `kept` ones for what comes after."""
     if session.time.budget.seconds is None:
         return 0.0
     if target.on_host:

@@ -340,10 +340,7 @@ class _Strategies:
     def ask(
         self, operator: Operator, target: Target, count: int | None = None, among: Container[str] | None = None
     ) -> list[Variant]:
-        """Rendered candidates that the strategies of an operator's kernels want to try next for a target.
-
-        They come from up to `count` configs of each kernel, or of each `among` these; the default is `step`.
-        """
+        """Rendered candidates wanted next for a target: of up to `count` configs of each kernel, or `among` them."""
         variants: dict[str, Variant] = {}
         for kernel in kernels_for(self._session, operator, target):
             if not is_named(self._session, operator, kernel) or (among is not None and kernel.name not in among):
@@ -493,10 +490,7 @@ def not_known(evidence: Evidence) -> list[Variant]:
 
 @contextmanager
 def _checks_fitted_beside(session: Session, target: Target, variants: Sequence[Variant]) -> Iterator[None]:
-    """In the block, a thread fits the odd problems on which the variants are verified, in their order.
-
-    Benches need them before an object's first screen, and share them. If one fails, that screen reports it.
-    """
+    """In the block, a thread fits the odd problems that benches need first. If one fails, its screen reports it."""
     policy, on_host = family(target.family).policy(), family(target.family).on_host
     ended = threading.Event()
 

@@ -48,10 +48,7 @@ class KnownElsewhere(Protocol):
 
 @dataclass(frozen=True)
 class Constraints:
-    """What holds for the compilers and devices at hand.
-
-    `quiet`: nothing is measured while something compiles. So many `compilers` and `devices` work at the same time.
-    """
+    """`quiet`: nothing is measured while something compiles. `compilers` and `devices` work at the same time."""
 
     quiet: bool
     compilers: int = 1
@@ -314,10 +311,7 @@ class TuningPlan:
         return self._overlapped(device)
 
     def _vouch(self, device: Hashable) -> Job | None:
-        """Screen each generic variant on the smallest problem that it serves. None is shipped unverified.
-
-        Doing that after the end of a budget would take as long.
-        """
+        """Screen each generic variant on its smallest problem: none ships unverified, and later it takes as long."""
         begun = {v.id for job, _ in self._running.values() for v in job.variants}
         for opened in sorted(self._open, key=lambda p: (p.task.size, p.number)):
             for variant in (e for e in opened.waiting.values() if e.candidate.generic and e.id not in begun):
@@ -443,10 +437,7 @@ class TuningPlan:
         return self._open[self._homes.pick(device, numbers, {p.number: p.task.operator for p in self._open})]
 
     def _races_must_begin(self) -> bool:
-        """Whether a budget has just time for the races that are due. Then they come before anything else.
-
-        The longest may come last, on one device alone.
-        """
+        """Whether a budget has just time for the races that are due; the longest may come last, on one device."""
         if not self._limited or self._limits.quiet:
             return False
         self._now = {n for n in self._now if self._is_worth_it(self._open[n])}
@@ -601,10 +592,7 @@ class TuningPlan:
         return evidence.now(e for e in self._left if e.id in evidence.variants)
 
     def _unsettled(self, evidence: Evidence) -> set[str]:
-        """Ids of an operator's problems on which rivals wait or a device is at work.
-
-        Under a budget, generic variants wait to the end.
-        """
+        """Ids of problems where rivals wait or a device works. Under a budget, generic variants wait to the end."""
         mine = (p for p in self._open if p.evidence is evidence)
         waits = partial(_OpenProblem.rivals, generic_too=not self._limited)
         return {p.problem.id for p in mine if p.number in self._running or waits(p)}

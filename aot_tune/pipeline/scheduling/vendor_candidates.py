@@ -40,10 +40,7 @@ _HEURISTIC_SHARE = 0.6
 
 
 class Vendors:
-    """Vendors' libraries. In the block, threads ask them about operators' problems.
-
-    They are not asked about problems that are `named` for an operator: a like device's record has algorithms for these.
-    """
+    """In the block, threads ask vendors' libraries about operators' problems, but for those that records `named`."""
 
     def __init__(
         self,
@@ -99,10 +96,7 @@ def _is_wanted(session: Session, operator: Operator, kernel: Kernel, target: Tar
 def configs_of(
     session: Session, operator: Operator, kernel: Kernel, target: Target, device: Device, named: Container[str] = ()
 ) -> list[ProblemConfig]:
-    """Problems with the algorithms to try on them: those recorded on this very device, or what the library says now.
-
-    An algorithm from another version of the library stays as the record has it. `tune` asks again.
-    """
+    """Problems with the algorithms to try: recorded on this very device, or what the library says now."""
     recorded = list(recorded_configs(session, operator, kernel, target, device))
     if recorded and session.options.mode != "tune":
         return recorded

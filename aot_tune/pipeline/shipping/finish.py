@@ -66,10 +66,7 @@ _FACTS = ("cores", "threads", "caches", "sm_count", "memory_gib", "driver")
 
 
 def keep_texts(session: Session, variants: Iterable[Variant]) -> None:
-    """Write the texts of variants below the folder that AOT_TUNE_KEEP names, if it is set.
-
-    Their paths are `<library>/<operator>/<variant>.<ending>`. The compilers run once more for them.
-    """
+    """Write variants' texts below the folder AOT_TUNE_KEEP, if set: `<library>/<operator>/<variant>.<ending>`."""
     if not session.options.keep:
         return
     top = Path(session.options.keep) / session.plan.name

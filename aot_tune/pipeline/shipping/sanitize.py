@@ -140,11 +140,7 @@ class _Tool:
         return ""
 
     def made(self, variant: Variant) -> Path | None:
-        """A variant's shared object for it. None if there is nothing in it for this sanitizer.
-
-        Raises:
-            ToolchainError: when it cannot be made.
-        """
+        """A variant's shared object for it; None if it has nothing to look for. Raises ToolchainError."""
         own, ships = variant.rendered.compile, variant.made.path
         if not self.on_host:
             calls = toolchain_for(variant.candidate.backend).only_calls  # a vendor's kernels
@@ -165,11 +161,7 @@ class _Tool:
         return made.with_suffix(".so")
 
     def _compile(self, name: str, source: str, target: Target, options: CompileOptions) -> Path:
-        """An object that no library gets.
-
-        Raises:
-            ToolchainError: when it does not compile.
-        """
+        """An object that no library gets. Raises ToolchainError when it does not compile."""
         out = self.files.folder() / f"{self._library}-{name}" / "watched.o"
         out.parent.mkdir()
         made = self._chain.compile(source, target, out, _COMPILE_SECONDS, options)
@@ -233,10 +225,7 @@ def sanitize_kept(
     generics: Mapping[str, Sequence[Variant]],
     tools: Sequence[str] = SANITIZERS,
 ) -> None:
-    """Run all variants of the library whose devices are here under sanitizers. The session keeps the verdicts.
-
-    An operator fails if something is reported. A line says what has no verdict, and why.
-    """
+    """Run variants whose devices are here under sanitizers, and keep verdicts. Operators with reports fail."""
     groups: dict[str, tuple[Device, list[_Item]]] = {}
     for name, operator in session.operators.items():
         members = chosen.get(name, ())

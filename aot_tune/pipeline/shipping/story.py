@@ -483,10 +483,7 @@ def _variant_row(
 
 
 def _runners_on(evidence: Evidence, problem: str, beside: Iterable[str] = ()) -> tuple[RaceRunner, ...]:
-    """What raced on a problem, and the candidates in `beside`, the fastest first; without a race, the best screens.
-
-    The times of a candidate that failed elsewhere do not count.
-    """
+    """What raced on a problem, and candidates in `beside`, the fastest first; without a race, the best screens."""
     row = evidence.row(problem)
     timed = {
         c: m

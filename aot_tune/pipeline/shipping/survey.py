@@ -181,10 +181,7 @@ class _Part:
 def parts_of(
     evidence: Evidence, drawn: Mapping[Kind, Sequence[Problem]], cells: Collection[Cell] | None = None
 ) -> Iterator[_Part]:
-    """What is to be surveyed of an operator's drawn shapes and tuned problems, where there is a choice of variants.
-
-    It is of all regimes of kinds, or of those in `cells`.
-    """
+    """What to survey of an operator's drawn shapes and tuned problems where variants compete, or of `cells`."""
     operator = evidence.operator
     regime = partial(_regime, operator)
     by_kind: dict[Kind, list[Problem]] = {}
@@ -267,10 +264,7 @@ def _rows(evidence: Evidence) -> dict[Kind, Costs]:
 
 
 def _units(evidence: Evidence, rows: Costs, others: Costs) -> dict[str, list[Variant]]:
-    """The first units: those that lead on tuned problems, then the next best of each kernel in turn.
-
-    If there are too few in `rows`, those of `others` follow.
-    """
+    """The first units: leaders on tuned problems, the next best of each kernel in turn, then those of `others`."""
     names, members, kernels = {}, dict[str, list[Variant]](), {}
     timed = {c for row in others.values() for c in row}
     for variant in evidence.variants.values():

@@ -141,10 +141,7 @@ def _benches(device: Device, count: int) -> int:
 
 
 class _Shipped(msgspec.Struct, frozen=True, kw_only=True):
-    """A variant of the library and the problems to verify it on. `contract` is the digest of its operator.
-
-    `repeat` says that no race has repeated its calls.
-    """
+    """A variant and the problems to verify it on. `contract`: its operator's digest. `repeat`: no race did."""
 
     operator: str
     contract: str

@@ -54,11 +54,7 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def inspection_of(kernel: Kernel, target: str) -> tuple[TritonFunction, Declarations]:
-    """The function of a kernel, with the launch options that its heuristics give, and what it declares for a target.
-
-    Raises:
-        SpecError: when it was not inspected for that target.
-    """
+    """A kernel's function for a target: launch options of heuristics, declarations. Raises SpecError if not read."""
     function = kernel.triton
     assert function is not None
     if target not in function.inspections:
@@ -92,11 +88,7 @@ def resolved(kernel: Kernel, target: str) -> Kernel:
 
 
 def bind(operator: Operator, kernel: Kernel, target: str) -> tuple[Argument, ...]:
-    """The function's parameters, each with what it is passed.
-
-    Raises:
-        SpecError: for a parameter that nothing is passed to, and for an argument that there is no parameter for.
-    """
+    """The function's parameters, each with what it is passed. Raises SpecError for what has no counterpart."""
     function, inspection = inspection_of(kernel, target)
     names = [p.name for p in inspection.parameters]
     for name in (*function.arguments, *function.narrow):

@@ -389,11 +389,7 @@ def _zeroed(
 
 
 def _render_launcher(launch: Launch) -> str:
-    """The launcher of one kernel.
-
-    Raises:
-        RenderError: for a grid or an expression that cannot be had at a call.
-    """
+    """The launcher of one kernel. Raises RenderError for a grid or an expression that cannot be had at a call."""
     hooks = Hooks()
     writer = _Writer(launch, CxxFunctions(launch.operator, launch.constants, hooks))
     return hooks.finalize(writer.text())

@@ -118,11 +118,7 @@ def with_recipe(recipe: Recipe, launcher: str) -> str:
 
 
 def read_recipe(source: str) -> Recipe:
-    """The recipe of a source.
-
-    Raises:
-        ValueError: when the source has none.
-    """
+    """The recipe of a source. Raises ValueError when the source has none."""
     if not source.startswith(_BEGIN) or _END not in source:
         raise ValueError("the source begins with no recipe of a Triton function")
     return msgspec.json.decode(source[len(_BEGIN) :].partition(_END)[0], type=Recipe)
