@@ -15,6 +15,7 @@ from aot_tune.cli.explain_command import OWN_LIBRARY, json_text
 from aot_tune.report import read_report
 from aot_tune.report.report_records import Report
 from aot_tune.report.report_text import format_report, in_reading_order
+from aot_tune.support.build_log import LOG_NAME, trace_of
 from aot_tune.support.errors import BuildError, OptionError, did_you_mean
 from aot_tune.support.installed_paths import BUNDLED_MODULE, installed_report
 
@@ -61,10 +62,17 @@ def add_report(commands: Any) -> None:
         metavar="FILE",
         help="write the report as one HTML file with charts; default: <library>-report.html; - is standard output",
     )
+    form.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="with --build: write what the build did when, as a trace that Perfetto and Chrome open",
+    )
     report.set_defaults(run=_report)
 
 
 def _report(given: argparse.Namespace) -> int:
+    if given.trace is not None:
+        return _write_trace(given.build, Path(given.trace))
     report = read_report(given.build or installed_report(given.module))
     reported = {part.operator for part in report.operators}
     for name in given.operators:
@@ -110,6 +118,22 @@ def _write_page(report: Report, name: str) -> None:
             fix="write operators before --html, and a FILE that ends in .html behind it",
         )
     text = html_page(report)
+    _write(path, text)
+    print(f"{path}: {len(text.encode()) / 1e6:.1f} MB, open it in a browser")
+
+
+def _write_trace(build: Path | None, path: Path) -> int:
+    if build is None:
+        raise OptionError(
+            "--trace needs --build", fix="name the folder of a build; builds by pip keep their log below AOT_TUNE_KEEP"
+        )
+    _write(path, trace_of((build if build.is_dir() else build.parent) / LOG_NAME))
+    print(f"{path}: open it at https://ui.perfetto.dev or in chrome://tracing")
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file completely, or leave it as it was."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         fresh.write_text(text, encoding="utf-8")
@@ -122,4 +146,3 @@ def _write_page(report: Report, name: str) -> None:
             why=error.strerror or str(error),
             fix="name a file in a folder that exists and that you may write to",
         ) from error
-    print(f"{path}: {len(text.encode()) / 1e6:.1f} MB, open it in a browser")

@@ -50,7 +50,9 @@ def build(directory: Path) -> None:
     progress = Progress(spent=budget.spent)
     with (
         executor_of(plan, progress.line) as executor,
-        opened_session(plan, paths, budget, progress, executor, tells=not planned_just_now(directory)) as session,
+        opened_session(
+            plan, paths, budget, progress, executor, tells=not planned_just_now(directory), folder=directory
+        ) as session,
     ):
         with begun_or_resumed(session) as run:
             report = build_with(session, plan, directory)
@@ -132,6 +134,7 @@ def build_with(session: Session, plan: Plan, directory: Path) -> Report:
                 stand_in(session, evidences)
                 generics[name] = _generics(session, name, evidences)
                 chosen[name] = [choose(session, e) for e in evidences]
+                _log_choice(session, chosen[name])
         tell_losses(session, chosen)
         with session.time.stage("compiling what is kept"), session.time.not_after_tuning(session.progress.now):
             generics = _compile_kept(session, chosen, generics)  # a replay compiles here
@@ -149,11 +152,24 @@ def build_with(session: Session, plan: Plan, directory: Path) -> Report:
         ago=ago,
         granted=session.time.load.granted,
     )
-    report = finish(session, directory, chosen, generics)
-    keep_texts(session, _kept(session, chosen, generics))
+    with session.time.stage("writing the library"):
+        report = finish(session, directory, chosen, generics)
+        keep_texts(session, _kept(session, chosen, generics))
     if plan.options.mode in ("auto", "tune"):
         save_records(session, {name: evidences for name, evidences in evidence.items() if name in session.operators})
     return report
+
+
+def _log_choice(session: Session, chosen: Sequence[Chosen]) -> None:
+    for member in chosen:
+        evidence, selection = member.evidence, member.selection
+        session.progress.log.add(
+            "build",
+            "choice",
+            f"{evidence.operator.name} on {evidence.target.name}",
+            kept={evidence.variants[c].name: evidence.variants[c].candidate.label for c in selection.kept},
+            regret={problem: round(regret, 4) for problem, regret in selection.regret.items()},
+        )
 
 
 def _evidence(session: Session) -> dict[str, list[Evidence]]:

@@ -18,6 +18,7 @@ from aot_tune.pipeline.evidence import Evidence
 from aot_tune.report.report_records import SpentOf, TimeSpent
 from aot_tune.search.budget import ON_CPU, ON_GPU, Budget, Durations, Task
 from aot_tune.spec import Operator, Problem
+from aot_tune.support.build_log import BuildLog
 from aot_tune.support.limits import usable_cores
 from aot_tune.support.progress import Progress
 
@@ -35,11 +36,12 @@ class BuildTime:
     """A build's time: its `budget`, the `load` of its compilers, what it was spent on, and how long things take.
 
     The seconds that were spent are wall time by stage, of compilers by backend, and of devices by phase. `tuned` is
-    when the last target and the survey were done, by the clock of the build's `Progress`; None at first.
+    when the last target and the survey were done, by the clock of the build's `Progress`; None at first. `log` gets the
+    stages.
     """
 
-    def __init__(self, budget: Budget, compilers: int) -> None:
-        self.budget, self.load = budget, CompilerLoad(compilers)
+    def __init__(self, budget: Budget, compilers: int, log: BuildLog | None = None) -> None:
+        self.budget, self.load, self._log = budget, CompilerLoad(compilers), log or BuildLog()
         self.tuned: float | None = None
         self._durations: dict[str, Durations] = {}
         self._seconds: dict[tuple[SpentOf, str, str], float] = {}
@@ -83,7 +85,9 @@ class BuildTime:
         try:
             yield
         finally:
-            self.add("clock", what, monotonic() - began)
+            seconds = monotonic() - began
+            self.add("clock", what, seconds)
+            self._log.add("build", "stage", what, seconds)
 
     def rows(self) -> tuple[TimeSpent, ...]:
         """The sums, if devices took part: a build that measures nothing has the same output each time."""

@@ -80,7 +80,7 @@ class Session:
         if again and self.location.root is not None and self.location.mode == "rw":
             self.store = MeasurementStore.at(msgspec.structs.replace(self.location, mode="fresh"))
         self.threads = plan.options.threads or usable_cores()
-        self.time = BuildTime(budget or Budget(plan.options.budget), self.jobs_of("cxx").count)
+        self.time = BuildTime(budget or Budget(plan.options.budget), self.jobs_of("cxx").count, progress.log)
         self.checks = Checks()
         self.failures = Failures(progress.line, stops=plan.options.no_survivor == "stop")
         self.busy = False
@@ -167,6 +167,13 @@ class Session:
             chain = toolchain_for(backend, self.environment)
             self._caches[backend] = ObjectCache.at(self.location, chain, self.tiers, self.executor)
         return self._caches[backend]
+
+    def _log_compile(self, variant: Variant, made: Object) -> None:
+        self.progress.log.add(
+            "compilers", "compile", variant.candidate.label, 0.0 if made.cached else made.seconds,
+            operator=variant.candidate.operator, target=variant.candidate.target, candidate=variant.name,
+            status=made.status, cached=made.cached,
+        )  # fmt: skip
 
     def read_object(self, rendered: Rendered, compiled: Object) -> bytes:
         """What a candidate's object file holds. See `ObjectCache.read`."""
@@ -268,6 +275,7 @@ class Session:
             durations, now = self.time.durations(variant.target.family), self.progress.now()
             durations.compiled(expected_seconds(self.operators[variant.candidate.operator], variant), now - since)
             since = now
+            self._log_compile(variant, p.object)
             if what:
                 self.progress.count(
                     f"{what}: compiled",

@@ -25,6 +25,7 @@ from aot_tune.plan.preflight import Machines, ThisMachine
 from aot_tune.plan.wanted_targets import is_run_by
 from aot_tune.search.budget import Budget
 from aot_tune.spec.load_operators import load_operator
+from aot_tune.support.build_log import LOG_NAME
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import BuildError
 from aot_tune.support.installed_paths import PACKAGE, project_files
@@ -142,14 +143,18 @@ def opened_session(
     *,
     links: bool = True,
     tells: bool = True,
+    folder: Path | None = None,
 ) -> Iterator[Session]:
     """A session for a plan, closed in the end. If it `tells`, lines say what is planned. Without `links`, nothing is
-    linked.
+    linked. The log is below AOT_TUNE_KEEP, else in the `folder`, if any.
 
     Raises:
         AotTuneError: for a cache that the user named and that cannot be used, or for machines of the `executor` that
             are not fit for the plan.
     """
+    folder = Path(plan.options.keep) / plan.name if plan.options.keep else folder
+    if folder is not None:
+        progress.log.open(folder / LOG_NAME)
     for line in (*plan.summary(), *paths.compilers) if tells else ():
         progress.line(line)
     session = Session(plan, paths, progress, budget, links=links, executor=executor)

@@ -165,7 +165,8 @@ class Options:
     keep: str = _option(
         "",
         "folder for the source and the compiled text of the variants that are kept. For GPUs that is PTX, TTGIR, and "
-        "SASS if the toolkit has `cuobjdump`. For CPUs it is assembly ([compiling.md](../compiling.md))",
+        "SASS if the toolkit has `cuobjdump`. For CPUs it is assembly ([compiling.md](../compiling.md)). The log of "
+        "the build is there too ([report.md](../report.md#when-it-did-what))",
         read=_folder,
     )
     cache_dir: str = _option(

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from aot_tune.support.build_log import BuildLog
 from aot_tune.support.processes import ancestors, arguments_of
 
 _SOONEST, _LEAST, _SHARE = 5.0, 5, 0.05
@@ -32,13 +33,14 @@ class Progress:
     and every 30 seconds. Each has the time since the build began, and how long it will still take. Plain `pip install`
     hides this output. Then the changing line is shown on pip's terminal.
 
-    The build began `spent` seconds ago. `later` tells how long the steps after the current one take, in seconds.
+    The build began `spent` seconds ago. `later` tells how long the steps after the current one take, in seconds. `log`
+    has the lines and what else programs may want.
     """
 
     def __init__(
         self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic, *, spent: float = 0.0
     ) -> None:
-        self._stream, self._clock = stream or sys.stdout, clock
+        self._stream, self._clock, self.log = stream or sys.stdout, clock, BuildLog()
         self._start = clock() - spent
         self.later: Callable[[], float] = lambda: 0.0
         self._last, self._since, self._what = float("-inf"), self._start, ""
@@ -50,6 +52,7 @@ class Progress:
 
     def line(self, text: str) -> None:
         """Print a line that stays. What nobody should miss is red on a terminal."""
+        self.log.add("build", "line", text)
         shown = (
             _LOUD.sub("\x1b[31m\\g<0>\x1b[0m", text, count=1) if self._seen and "NO_COLOR" not in os.environ else text
         )
@@ -93,7 +96,8 @@ class Progress:
             self.line(text)
 
     def close(self) -> None:
-        """Remove the line that changes."""
+        """Remove the line that changes, and close the log."""
+        self.log.close()
         with self._lock:
             self._show("")
             if self._terminal is not None and not self._seen:

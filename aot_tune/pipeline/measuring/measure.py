@@ -198,6 +198,7 @@ class Measurer:
                 best = measurement.ns
             shown = "nothing yet" if best is None else format_time(best)
             took = watched()
+            self.log("screen", evidence, problem, [measurement], took.whole)
             self._spend(evidence.operator.name, measurement, took)
             seconds = min(sum(s for phase, s in measurement.phases.items() if phase not in _ONCE), took.whole)
             beside = None if took.waited else took.whole - seconds
@@ -276,12 +277,28 @@ class Measurer:
             self._tell(evidence, measurement)
         evidence.race_done(problem.id)
         took = watched()
+        self.log("race", evidence, problem, raced, took.whole)
         # if all screens were known, the race computes the reference
         seconds, beside = took.whole - took.referring, took.referring
         self.spent["race"] += seconds
         self._refer(evidence.operator.name, beside)
         told = (0.0, None) if took.waited else (seconds, beside)
         self.turn.raced(task_of(evidence.operator, problem), *told)
+
+    def log(self, kind: str, evidence: Evidence, problem: Problem, made: Sequence[Measurement], seconds: float) -> None:
+        """Add what was measured just now to the build's log. It took no time if it was known."""
+        device, variants = self._lazy.device, evidence.variants
+        names = {m.candidate: variants[m.candidate].name if m.candidate in variants else m.candidate for m in made}
+        self._session.progress.log.add(
+            device.unit or device.name,
+            kind,
+            f"{evidence.operator.name} {problem.id}",
+            seconds,
+            target=evidence.target.name,
+            known=seconds == 0,
+            ns={names[m.candidate]: m.ns for m in made if m.ns is not None},
+            failed={names[m.candidate]: m.status for m in made if m.status != "ok"},
+        )
 
     def _watch(self) -> Callable[[], _Took]:
         """Watch a screen or a race from now on. The returned function tells afterwards how long it took."""

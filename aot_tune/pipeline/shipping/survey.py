@@ -547,7 +547,9 @@ def survey_one(session: Session, measurer: Measurer, part: _Part, problem: Probl
     store = _store(session, bench, evidence)
     race = store.find_race([(e.candidate.id, e.code) for e in variants], problem)
     if race is None:
+        begun = session.progress.now()
         race = _timed(session, measurer, evidence, problem, variants)
+        measurer.log("survey", evidence, problem, race, session.progress.now() - begun)
         if race and all(m.lasting for m in race):
             store.put_race(race, evidence.now(variants))
     for measurement in race:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from project import Project
 
+from aot_tune.cli.main import main
 from aot_tune.pipeline.build_time import BuildTime
 from aot_tune.pipeline.scheduling import tune_targets
 from aot_tune.search.budget import Budget
@@ -115,3 +117,33 @@ def test_what_the_link_takes_shortens_a_turn_only_within_a_budget(
     pool: Any = SimpleNamespace(turn=turn, devices=[])
     tune_targets.plan_on(session, pool, [], quiet=True)[1].compiled()
     assert turn.left == left
+
+
+def test_the_log_of_a_build_adds_up_and_is_a_trace(
+    tuned: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build = tuned.folder / "build"
+    events = [json.loads(line) for line in (build / "build.jsonl").read_text().splitlines()]
+    of: dict[str, list[dict[str, Any]]] = {}
+    for event in events:
+        of.setdefault(event.get("cat", event["name"]), []).append(event)
+    (whole,) = of["build"]
+    stages = sum(event["dur"] for event in of["stage"])
+    assert 0.8 * whole["dur"] - 3e5 <= stages <= whole["dur"]
+    assert {event["args"]["status"] for event in of["compile"]} == {"ok"}
+    kernels = {name.partition("_")[0] for event in of["screen"] for name in event["args"]["ns"]}
+    assert kernels == {"generic", "loop"}
+    (kept,) = (event["args"]["kept"] for event in of["choice"])
+    assert {name.partition("_")[0] for name in kept} <= kernels
+    assert any(event["name"].startswith("tried ") or "done in" in event["name"] for event in of["line"])
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for event in events:
+        if event["ph"] == "X" and event["cat"] in ("compile", "screen", "race"):
+            rows.setdefault(event["tid"], []).append(event)
+    for row in rows.values():  # viewers show what overlaps wrongly
+        row.sort(key=lambda event: float(event["ts"]))
+        assert all(a["ts"] + a["dur"] <= b["ts"] + 3000 for a, b in itertools.pairwise(row))
+    assert main(["report", "--build", str(build), "--trace", str(tmp_path / "trace.json")]) == 0
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"] == events
+    assert main(["report", "--trace", str(tmp_path / "trace.json")]) == 1
+    assert "--trace needs --build" in capsys.readouterr().err
