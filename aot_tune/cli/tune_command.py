@@ -75,6 +75,7 @@ def add_tune(commands: Any) -> None:
     for name, shown, text in (
         ("library", "NAME", "only these targets of aot_tune_add_library"),
         ("target", "TARGET", "as AOT_TUNE_TARGETS; each must have a device here"),
+        ("devices", "NAME", "only devices of such names, such as 'NVIDIA L4*'; default: each model that is here"),
     ):
         add_repeated(tune, f"--{name}", shown, f"{text}; may be repeated")
     text = "as AOT_TUNE_WORKLOAD: in place of the declared problems, with `+` in front beside them; may be repeated"
@@ -103,7 +104,8 @@ def add_planned(commands: Any) -> None:
     planned = commands.add_parser("tune-planned", description="Tune and record a planned library; run by `tune`.")
     planned.add_argument("--directory", required=True, type=Path)
     planned.add_argument("--output", required=True)
-    planned.add_argument("--operator", action="append", default=[])
+    for name in ("--operator", "--devices"):
+        planned.add_argument(name, action="append", default=[])
     planned.add_argument("--named", action="store_true")
     planned.add_argument("--seconds", type=float)
     planned.add_argument("--json", action="store_true")
@@ -130,6 +132,7 @@ def _tune(given: argparse.Namespace) -> int:
             out = given.output or (Path(paths.database) if paths.database else project / "tuning")
             arguments = ["--directory", str(directory), "--output", str(out.absolute())]
             arguments += [f"--operator={name}" for name in given.operators if name in plan.operators]
+            arguments += [f"--devices={name}" for name in given.devices]
             arguments += ["--named"] if given.target else []
             if given.budget and plan.options.budget is not None:
                 left = max(plan.options.budget - (time.monotonic() - began), 1.0)
@@ -201,7 +204,13 @@ def _tune_planned(given: argparse.Namespace) -> int:
     with end_with_the_build():  # first, because the imports below are slow
         from aot_tune.pipeline.tune_library import TuneOrder, tune_records
 
-        order = TuneOrder(out=given.output, operators=tuple(given.operator), named=given.named, seconds=given.seconds)
+        order = TuneOrder(
+            out=given.output,
+            operators=tuple(given.operator),
+            named=given.named,
+            seconds=given.seconds,
+            devices=tuple(given.devices),
+        )
         recorded = tune_records(given.directory, order, Progress(sys.stderr if given.json else None))
     if given.json:
         library = TunedLibrary(

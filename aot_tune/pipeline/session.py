@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -51,7 +51,8 @@ class Session:
 
     `too_large` says which problems are left out for lack of memory. `older` is the target for older CPUs, if any.
     `coming` tells how long each later step will take. `links` is False if the build makes records only. `executor` has
-    other machines, if the build uses any. `busy`: other programs were seen to use the cores.
+    other machines, if the build uses any. `models` are the digests of the devices to use, all by default. `busy`: other
+    programs were seen to use the cores.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Session:
         *,
         links: bool = True,
         executor: RayExecutor | None = None,
+        models: Collection[str] | None = None,
     ) -> None:
         self.plan, self.options, self.progress, self.links = plan, plan.options, progress, links
         self.executor = executor
@@ -88,7 +90,8 @@ class Session:
         progress.later = lambda: sum(seconds() for seconds in self.coming.values())
         self.too_large: dict[str, None] = {}
         devices_of = devices if executor is None else executor.devices
-        self.devices = list(devices_of(self.threads, plan.families))
+        devices_here = devices_of(self.threads, plan.families)
+        self.devices = [d for d in devices_here if models is None or d.digest in models]
         self.targets = [target_by_name(n) for n in plan.targets]
         self.older = target_by_name(plan.older) if plan.older else None
         self.baselines = [target_by_name(n) for n in plan.baselines]
@@ -202,7 +205,8 @@ class Session:
         for target in self.targets if self.plan.may_measure else ():
             first, *others = [of_model[0].name for of_model in self._models_for(target).values()] or [""]
             if others:
-                lines.append(f"NOTE {target.name} is measured on {first} only, not on {', '.join(others)}")
+                only = f"NOTE {target.name} is measured on {first} only, not on {', '.join(others)}"
+                lines.append(f"{only}; `aot-tune tune` makes records of each")
         return lines
 
     def is_recorded(self, device: Device) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 
 import msgspec
@@ -34,12 +35,16 @@ from aot_tune.support.progress import Progress
 
 
 class TuneOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What to tune: `operators` (all if empty), into `out`, within `seconds`. `named` targets need a device."""
+    """What to tune: `operators` (all if empty), into `out`, within `seconds`. `named` targets need a device.
+
+    `devices` are patterns of names; without any, all are used.
+    """
 
     out: str
     operators: tuple[str, ...] = ()
     named: bool = False
     seconds: float | None = None
+    devices: tuple[str, ...] = ()
 
 
 def tune_records(directory: Path, order: TuneOrder, progress: Progress) -> WrittenRecords:
@@ -54,14 +59,15 @@ def tune_records(directory: Path, order: TuneOrder, progress: Progress) -> Writt
     """
     plan, paths = read_plan(directory)
     with executor_of(plan, progress.line) as executor:
-        plan, away = _narrowed(plan, order, executor or ThisMachine())
+        plan, away, models = _narrowed(plan, order, executor or ThisMachine())
         if away:
             progress.line(f"NOTE no device for {', '.join(away)} {_where(plan)}: not tuned")
-        parts = [(None, plan.targets)] if executor is None else executor.parts(plan.targets)
+        turns = _turns(models)
         budget, tuned = Budget(plan.options.budget), list[WrittenRecords]()
-        for number, (machines, targets) in enumerate(parts):
+        for number, (measured, targets) in enumerate(turns):
             part = msgspec.structs.replace(plan, targets=targets, older=plan.older if plan.older in targets else "")
-            tuned.append(_tuned(part, paths, Path(order.out), budget.part(len(parts) - number), progress, machines))
+            left = budget.part(len(turns) - number)
+            tuned.append(tune_part(part, paths, Path(order.out), left, progress, executor, measured))
     errors = [records.error for records in tuned if records.error is not None]
     return WrittenRecords(
         files={path: database for records in tuned for path, database in records.files.items()},
@@ -70,11 +76,29 @@ def tune_records(directory: Path, order: TuneOrder, progress: Progress) -> Writt
     )
 
 
-def _tuned(
-    plan: Plan, paths: Paths, out: Path, budget: Budget, progress: Progress, machines: RayExecutor | None
+def _turns(models: Mapping[str, Sequence[str]]) -> list[tuple[set[str], tuple[str, ...]]]:
+    """Turns until each model had one, with their targets. In a turn, each target has at most one model of devices.
+
+    `models` are digests of devices by target.
+    """
+    turns = []
+    for number in range(max(map(len, models.values()), default=0)):
+        served = {target: digests[number] for target, digests in models.items() if len(digests) > number}
+        turns.append((set(served.values()), tuple(served)))
+    return turns
+
+
+def tune_part(
+    plan: Plan,
+    paths: Paths,
+    out: Path,
+    budget: Budget,
+    progress: Progress,
+    executor: RayExecutor | None,
+    models: Collection[str],
 ) -> WrittenRecords:
     """Tune a plan for targets that each have one model of devices."""
-    with opened_session(plan, paths, budget, progress, machines, links=False) as session:
+    with opened_session(plan, paths, budget, progress, executor, models, links=False) as session:
         check_record_folder(out, session.devices, plan.operators)
         session.progress.line(f"records go to {out}")
         with begun_or_resumed(session) as run:
@@ -112,25 +136,30 @@ def _where(plan: Plan) -> str:
     return "on this machine" if plan.options.executor == "local" else "in the cluster"
 
 
-def _narrowed(plan: Plan, order: TuneOrder, machines: Machines) -> tuple[Plan, list[str]]:
-    """The plan for the requested targets that have a device here, and the targets that have none."""
+def _narrowed(plan: Plan, order: TuneOrder, machines: Machines) -> tuple[Plan, list[str], dict[str, list[str]]]:
+    """The plan for the requested targets that have a device here, those that have none, and digests of devices."""
     operators = tuple(o for o in plan.operators if not order.operators or o in order.operators)
-    devices = machines.devices(plan.options.threads or usable_cores(), plan.families)
+    here = machines.devices(plan.options.threads or usable_cores(), plan.families)
+    devices = [d for d in here if not order.devices or any(fnmatch(d.name, pattern) for pattern in order.devices)]
     native, baselines = {t.name for t in machines.native()}, [target_by_name(b) for b in plan.baselines]
-    targets = {n: any(is_run_by(d, target_by_name(n), native, baselines) for d in devices) for n in plan.targets}
-    away = [name for name, runs in targets.items() if not runs]
-    if away and (order.named or len(away) == len(targets)):
+    models = {
+        name: list(dict.fromkeys(d.digest for d in devices if is_run_by(d, target_by_name(name), native, baselines)))
+        for name in plan.targets
+    }
+    away = [name for name, digests in models.items() if not digests]
+    if away and (order.named or len(away) == len(models)):
         raise BuildError(
             f"no device for {', '.join(away)} {_where(plan)}",
-            why=f"tuning needs measurements, and here {'is' if len(devices) == 1 else 'are'} "
-            f"{'; '.join(d.name for d in devices)}, for {', '.join(sorted(native))}",
+            why=f"tuning needs measurements, and here {'is' if len(here) == 1 else 'are'} "
+            f"{'; '.join(d.name for d in here)}, for {', '.join(sorted(native))}",
             fix="run the command on a machine with such a device, or name other targets with --target; "
             "`aot-tune doctor` tells what is here",
         )
-    kept = tuple(name for name, runs in targets.items() if runs)
+    kept = tuple(name for name, digests in models.items() if digests)
     older = plan.older if plan.older in kept else ""
     options = plan.options if order.seconds is None else replace(plan.options, budget=order.seconds)
-    return msgspec.structs.replace(plan, operators=operators, targets=kept, older=older, options=options), away
+    narrowed = msgspec.structs.replace(plan, operators=operators, targets=kept, older=older, options=options)
+    return narrowed, away, {name: models[name] for name in kept}
 
 
 @contextmanager
@@ -140,6 +169,7 @@ def opened_session(
     budget: Budget,
     progress: Progress,
     executor: RayExecutor | None = None,
+    models: Collection[str] | None = None,
     *,
     links: bool = True,
     tells: bool = True,
@@ -157,7 +187,7 @@ def opened_session(
         progress.log.open(folder / LOG_NAME)
     for line in (*plan.summary(), *paths.compilers) if tells else ():
         progress.line(line)
-    session = Session(plan, paths, progress, budget, links=links, executor=executor)
+    session = Session(plan, paths, progress, budget, links=links, executor=executor, models=models)
     try:
         if executor is not None:
             _agree(session, executor, paths)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 import threading
@@ -286,18 +285,6 @@ class RayExecutor:
             last = in_order(map(target_by_name, names))[-1]
             by_name[last.name] = last
         return in_order(by_name.values())
-
-    def parts(self, targets: Sequence[str]) -> list[tuple[RayExecutor, tuple[str, ...]]]:
-        """These machines as parts with one model of device for each target, until every model had its turn."""
-        models = {t: list(dict.fromkeys(d.digest for d, names in self._facts if t in names)) for t in targets}
-        parts = []
-        for turn in range(max(map(len, models.values()), default=0) or 1):
-            part = copy.copy(self)
-            measured = {digests[turn] for digests in models.values() if len(digests) > turn}
-            part._facts = [f for f in self._facts if f[0].digest in measured]
-            served = tuple(t for t, digests in models.items() if len(digests) > turn or not (digests or turn))
-            parts.append((part, served))
-        return parts
 
     def native(self) -> list[Target]:
         names = {t for _, targets in self._facts for t in targets}

@@ -30,6 +30,7 @@ def test_a_second_model_of_gpus_is_named_as_left_out() -> None:
     session.plan = SimpleNamespace(may_measure=True)
     session.devices = [H200, L4, msgspec.structs.replace(H200, unit="GPU-1")]
     assert [d.unit for d in session.devices_for(target)] == ["GPU-0", "GPU-1"]
-    assert session.left_out() == ["NOTE cuda-sm_90a is measured on NVIDIA H200 only, not on NVIDIA L4"]
+    said = "NOTE cuda-sm_90a is measured on NVIDIA H200 only, not on NVIDIA L4; `aot-tune tune` makes records of each"
+    assert session.left_out() == [said]
     session.devices = [H200]
     assert session.left_out() == []
