@@ -14,7 +14,7 @@ import torch
 from package_calls import PackageCall
 
 from aot_tune.compile import target_by_name
-from aot_tune.render.triton.binding import Argument, bind, inspection_of, resolved
+from aot_tune.render.triton.binding import Argument, bind, inspections_of, resolved
 from aot_tune.render.triton.specialize import known_value
 from aot_tune.spec import DTYPES, OPTIONS, Buffer, Config, Descriptor, Expr, Kernel, Operator, Problem
 from aot_tune.spec.load_operators import load_operator, operator_folders
@@ -82,15 +82,14 @@ class JitCall:
 
     def grid(self, arguments: Mapping[str, Any], multiprocessors: int = 1) -> tuple[int, int, int]:
         """Blocks along each axis."""
-        assert self.kernel.triton is not None
-        given, facts = self.kernel.triton.grid, {**self.facts(), "device.multiprocessors": multiprocessors}
+        given, facts = self.kernel.triton_functions[0].grid, {**self.facts(), "device.multiprocessors": multiprocessors}
         extents = given({**arguments, **self.config}) if callable(given) else given
         whole = [e.evaluate(facts) if isinstance(e, Expr) else int(e) for e in extents]
         return tuple([*whole, 1, 1][:3])  # type: ignore[return-value]
 
     def options(self) -> dict[str, int]:
         """Launch options: a config's before the function's."""
-        function, _ = inspection_of(self.kernel, self.target)
+        ((function, _),) = inspections_of(self.kernel, self.target)
         facts = self.facts()
         found = {n: v.evaluate(facts) if isinstance(v, Expr) else v for n, v in function.options.items()}
         return {**found, **{n: int(self.config[n]) for n in OPTIONS if self.config.get(n) is not None}}
@@ -131,8 +130,7 @@ def read_operators(targets: Sequence[str]) -> dict[str, Operator]:
 
 def is_package(operator: Operator, kernel: str) -> bool:
     """Whether a kernel is a function of a package, not of the example itself."""
-    function = operator.kernel(kernel).triton
-    return function is not None and not function.place.endswith(".py")
+    return any(not f.place.endswith(".py") for f in operator.kernel(kernel).triton_functions)
 
 
 def forced_kernels(operator: Operator, variants: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -1,6 +1,6 @@
 """The project of a kernel author with Triton kernels, and records of measurements that were never made.
 
-The times are made up: code with the JIT's assumptions is twice as fast as code without.
+The times are made up: code with the JIT's assumptions is twice as fast as code without; a kernel `split` is faster.
 """
 
 from __future__ import annotations
@@ -54,4 +54,5 @@ def _rendered(operator: Operator, renderer: Renderer, target: Target) -> list[Re
 def _time(rendered: Rendered) -> float:
     candidate = rendered.candidate
     special = any(name.endswith("%16") for name in candidate.pins)
-    return (1e6 if special else 2e6) + 1e5 * int(candidate.config.get("ROWS", 2) != 2)
+    slower = 1e5 * int(candidate.config.get("ROWS", 2) != 2)
+    return (1e6 if special else 2e6) + slower - 1e5 * (candidate.kernel == "split")

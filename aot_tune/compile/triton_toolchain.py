@@ -22,7 +22,7 @@ import msgspec
 from aot_tune.compile.cxx import CxxToolchain
 from aot_tune.compile.device_targets import BASELINE, CUDA_TARGETS, EIGHT_BIT_BASELINE, fits
 from aot_tune.compile.diagnostics import SOURCE_NAME, first_error, is_lasting
-from aot_tune.compile.object_files import KERNEL_IMAGE, failure_of, object_bytes
+from aot_tune.compile.object_files import KERNEL_IMAGE, device_digest, failure_of, object_bytes
 from aot_tune.compile.programs import (
     BUSY_SHARE,
     CXX_ADDRESS_SPACE,
@@ -37,7 +37,7 @@ from aot_tune.compile.programs import (
 from aot_tune.compile.toolchain import NO_OPTIONS, Object, Toolchain, toolchain_for
 from aot_tune.render.environment import text_templates
 from aot_tune.render.template_functions import CPP
-from aot_tune.render.triton.recipe import read_recipe
+from aot_tune.render.triton.recipe import read_recipes
 from aot_tune.spec import CompileOptions, Target
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.installed_paths import RUNTIME
@@ -53,7 +53,7 @@ LAUNCHER = RUNTIME / "triton"
 """The folder of the headers that launchers include, and of the functions that they call."""
 FUNCTIONS = {"cuda": LAUNCHER / "cuda.cpp", "hip": LAUNCHER / "hip.cpp"}
 """The source for each family. CMake links a library with the same source."""
-HEADER, IMAGE = "kernel.h", "kernel.bin"
+HEADER = "kernel.h"
 _LAUNCHER_FLAGS = (
     "-std=c++17",
     "-O1",  # -O2 takes a third longer, and saves 2 of the 10 ns that a launcher takes
@@ -178,31 +178,36 @@ class TritonToolchain(Toolchain):
         timeout: float,
         options: CompileOptions = NO_OPTIONS,  # noqa: ARG002 - declarations refuse them
     ) -> Object:
-        """Compile the function that a source names, write `kernel.bin` and `kernel.h`, and compile the launcher."""
+        """Compile the functions that a source names, write `kernel.bin` and `kernel.h`, and compile the launcher."""
         began = time.monotonic()
         try:
-            recipe = read_recipe(source)
+            recipes = read_recipes(source)
         except ValueError as error:
             return Object(status="compile-failed", log=f"error: {error}")
         target_of(target.name)
-        request = CompileRequest(recipe=recipe, image=str(out.parent.resolve() / IMAGE))
-        try:
-            reply, memory = pool().compile(self._setup(target), request, timeout)
-        except CompilerDiedError as error:
-            return _failed(f"error: compiling {recipe.function}: {error}", began, lasting=False)
-        except TimedOutError as error:
-            log = f"error: Triton took longer than {timeout:g} s for {recipe.function}"
-            lasting = error.busy > BUSY_SHARE * timeout
-            return Object(status="timeout", log=log, seconds=time.monotonic() - began, lasting=lasting)
-        if reply.image is None:
-            return _failed(
-                f"{reply.error}\n{reply.log}".strip(), began, lasting=reply.lasting and is_lasting(reply.error)
-            )
-        unfit = _unfit(target, reply.image)
-        if unfit:
-            return _failed(f"error: {recipe.function} needs {unfit}", began, lasting=True)
+        images, most = [], 0
+        for number, recipe in enumerate(recipes):
+            request = CompileRequest(recipe=recipe, image=str(out.parent.resolve() / image_name(number)))
+            left = timeout - (time.monotonic() - began)
+            try:
+                reply, memory = pool().compile(self._setup(target), request, left)
+            except CompilerDiedError as error:
+                return _failed(f"error: compiling {recipe.function}: {error}", began, lasting=False)
+            except TimedOutError as error:
+                log = f"error: Triton took longer than {timeout:g} s for {recipe.function}"
+                lasting = error.busy > BUSY_SHARE * left
+                return Object(status="timeout", log=log, seconds=time.monotonic() - began, lasting=lasting)
+            if reply.image is None:
+                return _failed(
+                    f"{reply.error}\n{reply.log}".strip(), began, lasting=reply.lasting and is_lasting(reply.error)
+                )
+            unfit = _unfit(target, reply.image)
+            if unfit:
+                return _failed(f"error: {recipe.function} needs {unfit}", began, lasting=True)
+            images.append(reply.image)
+            most = max(most, memory)
         left = timeout - (time.monotonic() - began)
-        return self._embed(source, reply.image, out, left, began, memory)
+        return self._embed(source, images, out, left, began, most)
 
     def texts(
         self,
@@ -213,12 +218,16 @@ class TritonToolchain(Toolchain):
         options: CompileOptions = NO_OPTIONS,  # noqa: ARG002 - declarations refuse them
     ) -> dict[str, bytes]:
         """TTGIR, and PTX or AMD's assembly."""
-        request = CompileRequest(recipe=read_recipe(source), image=str(folder.resolve() / IMAGE), texts=True)
-        try:
-            reply, _ = pool().compile(self._setup(target), request, timeout)
-        except (CompilerDiedError, TimedOutError):
-            return {}
-        return {name: text.encode() for name, text in reply.texts.items()}
+        texts: dict[str, bytes] = {}
+        for number, recipe in enumerate(read_recipes(source)):
+            request = CompileRequest(recipe=recipe, image=str(folder.resolve() / image_name(number)), texts=True)
+            try:
+                reply, _ = pool().compile(self._setup(target), request, timeout)
+            except (CompilerDiedError, TimedOutError):
+                return {}
+            for name, text in reply.texts.items():
+                texts[name] = texts.get(name, b"") + text.encode()
+        return texts
 
     def _setup(self, target: Target) -> CompilerSetup:
         search = sys.path if self._search is None else self._search
@@ -239,9 +248,11 @@ class TritonToolchain(Toolchain):
         prefix, colon, name = include.partition(":")
         return str(LAUNCHER / name) if colon and prefix == "launcher" else include
 
-    def _embed(self, source: str, image: Image, out: Path, timeout: float, began: float, memory: int) -> Object:
-        """Compile the launcher with the image in it."""
-        done = compile_launcher(self._cxx().command(), source, image, out, self._child(out.parent), timeout)
+    def _embed(
+        self, source: str, images: Sequence[Image], out: Path, timeout: float, began: float, memory: int
+    ) -> Object:
+        """Compile the launcher with the images in it."""
+        done = compile_launcher(self._cxx().command(), source, images, out, self._child(out.parent), timeout)
         if done.timed_out:
             log = f"{done.output}\nerror: the C++ compiler took too long for the launcher"
             return Object(status="timeout", log=log, seconds=time.monotonic() - began, lasting=False)
@@ -249,19 +260,20 @@ class TritonToolchain(Toolchain):
         failed = failure_of(done, timeout, "the compiler", out, rule)
         if failed is not None:
             return msgspec.structs.replace(failed, seconds=time.monotonic() - began)
-        resources = {"registers": image.registers, "spill_bytes": image.spill_bytes}
+        shared = max(i.shared for i in images)
+        resources = {n: max(getattr(i, n) for i in images) for n in ("registers", "spill_bytes")}
         resources = {name: count for name, count in resources.items() if count >= 0}
-        text = object_bytes(out) + image.size
+        text = object_bytes(out) + sum(i.size for i in images)
         return Object(
             status="ok",
             log=done.output,
             seconds=time.monotonic() - began,
             includes=dict.fromkeys(_includes(rule), ""),
-            device=hashlib.sha256((out.parent / IMAGE).read_bytes()).hexdigest(),
+            device=device_digest(out.read_bytes()),
             resources=resources
             | {
-                "shared": image.shared,
-                "dynamic_shared": image.shared,
+                "shared": shared,
+                "dynamic_shared": shared,
                 "text": text,
                 "memory": max(memory, done.memory),
             },
@@ -303,9 +315,17 @@ def _library_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def kernel_header(image: Image) -> str:
-    """The text of `kernel.h`, to follow `launch.h`: what the launcher must know of an image, and the image itself."""
-    return _TEMPLATES.get_template("triton_kernel.h.j2").render(image=image, file=IMAGE, section=KERNEL_IMAGE)
+def image_name(number: int) -> str:
+    """The file with the image of a candidate's function, counted from 0."""
+    return f"kernel_{number + 1}.bin" if number else "kernel.bin"
+
+
+def kernel_header(images: Sequence[Image]) -> str:
+    """The text of `kernel.h`, to follow `launch.h`: what the launcher must know of the images, and they themselves."""
+    return _TEMPLATES.get_template("triton_kernel.h.j2").render(
+        images=[(f"_{n + 1}" if n else "", image_name(n), image) for n, image in enumerate(images)],
+        section=KERNEL_IMAGE,
+    )
 
 
 def host_flags() -> tuple[str, ...]:
@@ -314,12 +334,12 @@ def host_flags() -> tuple[str, ...]:
 
 
 def compile_launcher(
-    command: list[str], source: str, image: Image, out: Path, environ: Mapping[str, str], timeout: float
+    command: list[str], source: str, images: Sequence[Image], out: Path, environ: Mapping[str, str], timeout: float
 ) -> Finished:
-    """Compile a launcher in the folder of `out`, which holds the image, under fixed names."""
+    """Compile a launcher in the folder of `out`, which holds the images, under fixed names."""
     folder, began = out.parent, time.monotonic()
     (folder / SOURCE_NAME).write_text(source, encoding="utf-8")
-    (folder / HEADER).write_text(kernel_header(image))
+    (folder / HEADER).write_text(kernel_header(images))
     argv = [*command, *host_flags(), NO_LTO, "-I", ".", "-I", str(LAUNCHER), "-MD", "-MF", "candidate.d"]
     argv += ["-c", SOURCE_NAME, "-o", out.name]
     left = max(1.0, timeout - (time.monotonic() - began))

@@ -427,7 +427,7 @@ def _kernel_left_out(session: Session, operator: Operator, kernel: Kernel, targe
         return None
     elif not session.answers(operator, target):
         reason = f"the operator has no generic kernel for {target.family}, without which a library does not use it"
-    elif kept.triton is not None and target.name not in kept.triton.inspections:
+    elif not kept.was_read(target.name):
         reason = f"its constraints say that it is not for {target.name}"
     if not (reason or failure):
         return None

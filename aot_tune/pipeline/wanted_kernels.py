@@ -31,8 +31,7 @@ def kernels_for(session: Session, operator: Operator, target: Target) -> list[Ke
         return kernels
     for kernel in operator.kernels:
         chain = toolchain_for(kernel.backend, session.environment)
-        was_read = kernel.triton is None or target.name in kernel.triton.inspections
-        if was_read and not kernel.generic and target.family in families_of(chain):
+        if kernel.was_read(target.name) and not kernel.generic and target.family in families_of(chain):
             kernels.append(resolved(kernel, target.name))
     return kernels
 

@@ -435,7 +435,7 @@ def _check_spaces(
         for kernel in operator.kernels:
             served = families_of(toolchain_for(kernel.backend))
             for target in (t for t in (baselines if kernel.generic else targets) if t.family in served):
-                if kernel.triton is not None and target.name not in kernel.triton.inspections:
+                if not kernel.was_read(target.name):
                     continue  # its constraints exclude the target
                 if kernel.generic and not generic_dtypes(operator, kernel, target):
                     continue  # it belongs to another baseline

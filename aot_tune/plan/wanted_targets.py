@@ -77,14 +77,14 @@ def _needs(operator: Operator, kernel: Kernel, dtypes: Mapping[str, str]) -> boo
     """Whether a kernel uses f8e4m3 in a way that needs instructions for it."""
     if kernel.triton is None:
         return False
-    buffers = [a.dtype_name for a in kernel.triton.arguments.values() if isinstance(a, Buffer)]
+    passed = (a for f in kernel.triton_functions for a in f.arguments.values())
+    buffers = [a.dtype_name for a in passed if isinstance(a, Buffer)]
     return "f8e4m3" in (*(t.dtype_name for t in operator.concrete(dtypes).tensors), *buffers)
 
 
 def _is_for(kernel: Kernel, target: Target) -> bool:
     """Whether the kernel has a config for the target. Its constraints may restrict it to newer ones."""
-    assert kernel.triton is not None
-    if target.name not in kernel.triton.inspections:
+    if not kernel.was_read(target.name):
         return False
     return next(resolved(kernel, target.name).configs(target.facts), None) is not None
 

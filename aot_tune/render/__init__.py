@@ -14,7 +14,7 @@ from aot_tune.render.candidate import (
 from aot_tune.render.environment import SourceLine
 from aot_tune.render.renderer import CONSTANTS, Rendered, Renderer
 from aot_tune.render.triton.binding import Argument, bind, resolved
-from aot_tune.render.triton.recipe import Recipe, read_recipe
+from aot_tune.render.triton.recipe import Recipe, read_recipes
 
 __all__ = [
     "CONSTANTS",
@@ -30,7 +30,7 @@ __all__ = [
     "candidates_for",
     "combination",
     "generic_candidates",
-    "read_recipe",
+    "read_recipes",
     "requirements",
     "resolved",
 ]

@@ -106,8 +106,8 @@ class Renderer:
         constants = {fact: value for e in (*operator.legal, *requires) for fact, value in e.pinned()}
         if kernel.triton is not None:
             concrete = operator.concrete(candidate.dtypes)
-            recipe, text = render_triton(concrete, candidate, target, constants)
-            return _rendered(operator, candidate, target, requires, text, recipe=identity_of(recipe))
+            recipes, text = render_triton(concrete, candidate, target, constants)
+            return _rendered(operator, candidate, target, requires, text, recipe=identity_of(recipes))
         options = kernel.options(self._compile.get(kernel.backend, CompileOptions()))
         if kernel.functions:
             text = _native_source(operator.concrete(candidate.dtypes), kernel, candidate, target, constants)
@@ -159,7 +159,7 @@ def _rendered(
     requires: tuple[Expr, ...],
     text: str,
     *,
-    recipe: dict[str, object] | None = None,
+    recipe: object = None,
     options: CompileOptions = CompileOptions(),  # noqa: B008 - it is frozen
 ) -> Rendered:
     """A marked text as a candidate's source.

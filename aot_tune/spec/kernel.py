@@ -113,7 +113,8 @@ class Kernel:
         algorithms: for a vendor's library: a function that turns a problem into the form that the library's module in
             `aot_tune.vendor` takes, or None to leave it out. The library's algorithms for it are tried beside the
             declared configs.
-        triton: for the backend `triton`, the function. If no parameters are given here, its autotuner's configs are the
+        triton: for the backend `triton`, a `TritonFunction`, or several that run one after the other. They share a
+            `Buffer` if the same one is passed to them. If no parameters are given here, an autotuner's configs are the
             space.
         listed: configs that are listed one by one, instead of the product of parameters. `parameters` is then optional.
         tile: dim to how much of it one block computes; for a dim that no output has, how much of it one step covers.
@@ -151,7 +152,7 @@ class Kernel:
     follows: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     compile_seconds: float = 5.0
     algorithms: Callable[[Problem], Mapping[str, object] | None] | None = None
-    triton: TritonFunction | None = None
+    triton: TritonFunction | tuple[TritonFunction, ...] | None = None
     listed: tuple[Config, ...] = ()
     tile: Tile | _TileOf = field(default_factory=lambda: MappingProxyType({}))
     split: ExprLike = 1
@@ -232,12 +233,21 @@ class Kernel:
         """The place of its source, for messages."""
         if self.functions:
             return ", ".join(f.function for f in self.functions)
-        return f"templates/{self.template}" if self.triton is None else self.triton.function
+        return ", ".join(f.function for f in self.triton_functions) or f"templates/{self.template}"
 
     @property
     def functions(self) -> tuple[NativeFunction, ...]:
         """The functions of C++ or CUDA that it runs, in order."""
         return self.function if isinstance(self.function, tuple) else (self.function,)
+
+    @property
+    def triton_functions(self) -> tuple[TritonFunction, ...]:
+        """The Triton functions that it runs, in order."""
+        return self.triton if isinstance(self.triton, tuple) else (self.triton,) if self.triton is not None else ()
+
+    def was_read(self, target: str) -> bool:
+        """Whether its Triton functions, if any, were read for a target. Constraints may exclude the target."""
+        return all(target in f.inspections for f in self.triton_functions)
 
     def _backend_of_file(self) -> str:
         if self.triton is not None:
@@ -251,6 +261,11 @@ class Kernel:
             raise SpecError(
                 f"kernel {self.name!r}: function {str(self.function)[:80]!r} is not a CudaFunction or Launcher",
                 fix='write function=CudaFunction("folder/file.cu:name", {...}, grid=..., block=...)',
+            )
+        if self.triton == () or not all(isinstance(f, TritonFunction) for f in self.triton_functions):
+            raise SpecError(
+                f"kernel {self.name!r}: triton {str(self.triton)[:80]!r} is not a TritonFunction",
+                fix='write triton=TritonFunction("file.py:name", {...}, grid=...)',
             )
         given = ["a template"] if self.template else []
         given += ["a Triton function"] if self.triton is not None else []

@@ -46,7 +46,7 @@ from aot_tune.triton.triton_messages import (
 )
 
 Inspections = dict[str, dict[str, Declarations]]
-"""By `operator/kernel`, then by target: the declarations of the kernel's function."""
+"""By `operator/kernel`, then by target: the declarations of the kernel's function; `operator/kernel:2` of a second."""
 
 _FAMILIES = frozenset({"cuda", "hip"})
 """Families of devices that Triton can compile for."""
@@ -137,10 +137,10 @@ def _check_needed(operators: Mapping[str, Operator], families: set[str], error: 
 
 def _check_effects(operators: Mapping[str, Operator], name: str, inspection: Declarations) -> None:
     """Raise if a function's autotuner does something around a launch that a library cannot do."""
-    operator_name, _, kernel_name = name.partition("/")
+    operator_name, _, named = name.partition("/")
+    kernel_name, _, number = named.partition(":")
     operator = operators[operator_name]
-    function = operator.kernel(kernel_name).triton
-    assert function is not None
+    function = operator.kernel(kernel_name).triton_functions[int(number or 1) - 1]
     where = f"operator {operator_name!r}: kernel {kernel_name!r}: {function.function!r}"
     if inspection.hooks and not function.hooks_declared:
         raise BuildError(
@@ -170,11 +170,13 @@ def with_declarations(operator: Operator, inspections: Inspections, families: Se
         return operator
     kernels = []
     for kernel in operator.kernels:
-        declared = inspections.get(f"{operator.name}/{kernel.name}")
+        functions = kernel.triton_functions
+        declared = [inspections.get(_name_of(operator, kernel, n)) for n in range(len(functions))]
         if kernel.triton is None:
             kernels.append(kernel)
-        elif declared:
-            kernels.append(replace(kernel, triton=kernel.triton.inspected(declared)))
+        elif all(declared):
+            read = tuple(f.inspected(d or {}) for f, d in zip(functions, declared, strict=True))
+            kernels.append(replace(kernel, triton=read))
     return replace(operator, kernels=tuple(kernels))
 
 
@@ -193,8 +195,13 @@ def requests_of(operators: Mapping[str, Operator], target: Target) -> list[Funct
         for kernel in operator.kernels:
             chosen = kernel.triton is not None and target.family in _FAMILIES
             if chosen and (kernel.generic or _allowed(kernel, target)):
-                requests.append(_request(operator, kernel, target))
+                requests += [_request(operator, kernel, n, target) for n in range(len(kernel.triton_functions))]
     return requests
+
+
+def _name_of(operator: Operator, kernel: Kernel, number: int) -> str:
+    """What one of a kernel's functions is called in requests and answers."""
+    return f"{operator.name}/{kernel.name}" + (f":{number + 1}" if number else "")
 
 
 def _allowed(kernel: Kernel, target: Target) -> bool:
@@ -203,10 +210,8 @@ def _allowed(kernel: Kernel, target: Target) -> bool:
     return all_of(tuple(c for c in kernel.constraints if c.facts() and c.facts() <= facts.keys()), facts)
 
 
-def _request(operator: Operator, kernel: Kernel, target: Target) -> FunctionRequest:
-    function = kernel.triton
-    assert function is not None
-    problems = []
+def _request(operator: Operator, kernel: Kernel, number: int, target: Target) -> FunctionRequest:
+    function, problems = kernel.triton_functions[number], []
     for problem in operator.workload_for(target.family):
         facts = operator.facts(problem)
         if may_serve(kernel, facts, worthwhile=True):
@@ -215,7 +220,7 @@ def _request(operator: Operator, kernel: Kernel, target: Target) -> FunctionRequ
     operands |= {s.name: _given(operator, s.name) for s in operator.scalars}
     operands |= {d: _given(operator, dim(d)) for d in operator.dims}
     return FunctionRequest(
-        name=f"{operator.name}/{kernel.name}",
+        name=_name_of(operator, kernel, number),
         function=function.function,
         arguments={name: _given(operator, value) for name, value in function.arguments.items()},
         operands=operands,

@@ -23,10 +23,49 @@ TARGET = "cuda-sm_90a"
 pytestmark = pytest.mark.usefixtures("needs_triton")
 
 
+SPLIT = """
+first = {"x_ptr": "x", "x_stride": stride("x", 0), "columns": D, "parts": Buffer("f32", R * ceildiv(D, 1024))}
+second = {**arguments, **first, "BLOCK": 1024}
+second.pop("rows")
+split = Kernel("split", backend="triton", requires=(D > 1024,), worthwhile=(R == 1,), triton=(
+    TritonFunction("kernels.py:squares", {**first, "BLOCK": 1024}, (ceildiv(D, 1024), R)),
+    TritonFunction("kernels.py:scaled", second, (R,), options={"num_warps": 8}),
+))
+operator = dataclasses.replace(operator, kernels=(split, *operator.kernels))
+"""
+TWO_LAUNCHES = """
+
+@triton.jit
+def squares(x_ptr, x_stride, columns, parts, BLOCK: tl.constexpr):
+    part, row = tl.program_id(0), tl.program_id(1)
+    column = part * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * x_stride + column, mask=column < columns, other=0.0).to(tl.float32)
+    tl.store(parts + row * tl.num_programs(0) + part, tl.sum(x * x, 0))
+
+
+@triton.jit
+def scaled(out_ptr, x_ptr, weight_ptr, out_stride, x_stride, columns, eps, parts, BLOCK: tl.constexpr):
+    row, total, count = tl.program_id(0), 0.0, tl.cdiv(columns, BLOCK)
+    for part in range(count):
+        total += tl.load(parts + row * count + part)
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * x_stride + column, mask=column < columns, other=0.0).to(tl.float32)
+        weight = tl.load(weight_ptr + column, mask=column < columns, other=0.0).to(tl.float32)
+        y = x * tl.rsqrt(total / columns + eps) * weight
+        tl.store(out_ptr + row * out_stride + column, y, mask=column < columns)
+"""
+
+
 @pytest.fixture(scope="module")
 def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The author's folder of operators and kernels."""
-    return copy_templates(tmp_path_factory.mktemp("author"))
+    """The author's folder of operators and kernels, one of which launches two functions."""
+    folder = copy_templates(tmp_path_factory.mktemp("author"))
+    (folder / "kernels.py").write_text((folder / "kernels.py").read_text() + TWO_LAUNCHES)
+    operator = folder / "rms_norm" / "operator.py"
+    text = operator.read_text().replace("import Kernel", "import Buffer, Kernel")
+    operator.write_text(f"import dataclasses\n{text}{SPLIT}")
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +132,7 @@ case(4096, 4096, offset=1)
 case(4096, 4096, pitch=4097)
 case(63, 4096)
 case(7, 100)
+case(1, 4096)
 """
 
 MODES = """
@@ -114,5 +154,7 @@ def test_calls_get_the_code_that_is_right_for_them(replayed: Made, triton_driver
     assert said[3] == two  # a stride that 16 does not divide
     assert said[4] == "launch rms_norm grid=32,1,1 block=256,1,1"  # 63 rows, two a block
     assert said[5].startswith("load ptx; launch rms_norm grid=7,1,1")  # no BLOCK was compiled for 100 columns
-    assert said[7::2] == ["2 -1", "0 0", "0 0", "2 -1", "0 0"]  # changes of the mode; the device is left as it was
-    assert said[8::2] == [two] * 4
+    apart = "launch squares grid=4,1,1 block=128,1,1", "launch scaled grid=1,1,1 block=256,1,1"
+    assert said[6] == "; ".join(("load cubin", "load cubin", *apart))
+    assert said[8::2] == ["2 -1", "0 0", "0 0", "2 -1", "0 0"]  # changes of the mode; the device is left as it was
+    assert said[9::2] == [two] * 4

@@ -23,7 +23,7 @@ from aot_tune.bench.worker.reference_results import read_truth, write_truth
 from aot_tune.bench.worker.stored_elements import array_dtype
 from aot_tune.compile import target_by_name
 from aot_tune.expr.integer_expressions import Ratio, Root
-from aot_tune.render.triton.binding import Argument, bind, inspection_of, resolved
+from aot_tune.render.triton.binding import Argument, bind, inspections_of, resolved
 from aot_tune.spec import DTYPES, DType, Expr, Kernel, Operator
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.support.errors import AotTuneError
@@ -86,23 +86,23 @@ class _InterpretedCall:
         fill(self.operator, self.check, {n: m.flat for n, m in self.memory.items() if self._is_input(n)}, request.seed)
         kept = [t.name for t in present if not t.written]
         self.before = {name: self.memory[name].flat.copy() for name in kept}
-        self.buffers: dict[str, _HeldTensor] = {}
+        self.buffers: dict[int, _HeldTensor] = {}
 
     def _is_input(self, name: str) -> bool:
         return name in {t.name for t in self.operator.inputs}
 
     def run(self) -> None:
-        assert self.kernel.triton is not None
-        function = interpreted(self.kernel.triton.function, self.request.roots)
         bound = bind(self.operator, self.kernel, self.request.target)
-        arguments = {a.name: self._passed(a) for a in bound}
-        _, inspection = inspection_of(self.kernel, self.request.target)
-        for name in {*self.kernel.triton.reset_to_zero, *inspection.reset_to_zero}:
-            tensor = next(a.tensor for a in bound if a.name == name)
-            (self.buffers[name] if name in self.buffers else self.memory[tensor]).flat[...] = 0
-        grid = self.kernel.triton.grid
-        extents = grid({**arguments, **self.request.config}) if callable(grid) else grid
-        call(function, [int(self._value(e)) for e in extents], arguments)
+        for launch, (declared, inspection) in enumerate(inspections_of(self.kernel, self.request.target)):
+            function = interpreted(declared.function, self.request.roots)
+            own = {a.name: a for a in bound if a.launch == launch}
+            arguments = {name: self._passed(a) for name, a in own.items()}
+            for name in {*declared.reset_to_zero, *inspection.reset_to_zero}:
+                buffer, tensor = own[name].buffer, own[name].tensor
+                (self.memory[tensor] if buffer is None else self.buffers[id(buffer)]).flat[...] = 0
+            grid = declared.grid
+            extents = grid({**self.request.config, **arguments}) if callable(grid) else grid
+            call(function, [int(self._value(e)) for e in extents], arguments)
 
     def fault(self, folder: Path) -> str:
         """What is wrong with the results."""
@@ -150,11 +150,12 @@ class _InterpretedCall:
 
     def _buffer(self, a: Argument) -> InterpretedTensor:
         assert a.buffer is not None
-        count = int(self._value(a.buffer.count))
-        memory = self.buffers[a.name] = _HeldTensor(DTYPES[a.buffer.dtype_name], Strided((count,), (1,)))
-        if a.buffer.zero:
-            memory.flat[...] = 0
-        return memory.tensor
+        if id(a.buffer) not in self.buffers:
+            count = int(self._value(a.buffer.count))
+            memory = self.buffers[id(a.buffer)] = _HeldTensor(DTYPES[a.buffer.dtype_name], Strided((count,), (1,)))
+            if a.buffer.zero:
+                memory.flat[...] = 0
+        return self.buffers[id(a.buffer)].tensor
 
 
 def _bits(array: NDArray[Any]) -> NDArray[np.uint8]:

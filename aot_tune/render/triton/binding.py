@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +38,7 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
     `kind` is pointer, integer, quotient, scalar, constant, descriptor, buffer, dtype, fragment or parameter (a
     config's). `expr` is there for integers and for constexprs of the call or the target, `value` for constants and
     names of fragments, `tensor` also for dtypes; `boolean` says that a constexpr's expression gives True and False.
+    `launch` is the place of its function among the kernel's, from 0.
     """
 
     parameter: KernelParameter
@@ -47,16 +49,29 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
     descriptor: Descriptor | None = None
     buffer: Buffer | None = None
     boolean: bool = False
+    launch: int = 0
 
     @property
     def name(self) -> str:
         return self.parameter.name
 
+    @property
+    def pin(self) -> str:
+        """Its name among a candidate's pins: that of a second function's parameter is `2:name`."""
+        return pin_of(self.launch, self.name)
 
-def inspection_of(kernel: Kernel, target: str) -> tuple[TritonFunction, Declarations]:
-    """A kernel's function for a target: launch options of heuristics, declarations. Raises SpecError if not read."""
-    function = kernel.triton
-    assert function is not None
+
+def pin_of(launch: int, name: str) -> str:
+    """A name of one of a kernel's functions among a candidate's pins."""
+    return f"{launch + 1}:{name}" if launch else name
+
+
+def inspections_of(kernel: Kernel, target: str) -> list[tuple[TritonFunction, Declarations]]:
+    """A kernel's functions for a target: launch options of heuristics, declarations. Raises SpecError if not read."""
+    return [_inspection_of(kernel, function, target) for function in kernel.triton_functions]
+
+
+def _inspection_of(kernel: Kernel, function: TritonFunction, target: str) -> tuple[TritonFunction, Declarations]:
     if target not in function.inspections:
         raise SpecError(
             f"kernel {kernel.name!r}: the Triton function {function.function!r} was not read for {target}",
@@ -74,12 +89,12 @@ def resolved(kernel: Kernel, target: str) -> Kernel:
     """
     if kernel.triton is None or kernel.parameters:
         return kernel
-    _, inspection = inspection_of(kernel, target)
-    if not inspection.configs:
+    configs = tuned(kernel, target).configs
+    if not configs:
         check_guard_parameters(kernel)
         return kernel
     listed: tuple[dict[str, ConfigValue], ...] = ()
-    for config in ({n: v for n, v in c.items() if v is not None} for c in inspection.configs):
+    for config in ({n: v for n, v in c.items() if v is not None} for c in configs):
         listed += (config,) if config not in listed else ()
     listed = listed[:1] if kernel.generic else listed
     complete = replace(kernel, listed=listed, order=listed)
@@ -87,9 +102,33 @@ def resolved(kernel: Kernel, target: str) -> Kernel:
     return complete
 
 
+def tuned(kernel: Kernel, target: str) -> Declarations:
+    """What the function with an autotuner declares, else the first. Raises SpecError if several have one."""
+    every = inspections_of(kernel, target)
+    several = [pair for pair in every if pair[1].configs]
+    if len(several) > 1:
+        raise SpecError(
+            f"kernel {kernel.name!r}: {' and '.join(f.function for f, _ in several)} have autotuners",
+            why="a config of the kernel is one for all of its functions",
+            fix="give the kernel `parameters`, and pass them in `arguments` and `options` of each function",
+        )
+    return (several or every)[0][1]
+
+
 def bind(operator: Operator, kernel: Kernel, target: str) -> tuple[Argument, ...]:
-    """The function's parameters, each with what it is passed. Raises SpecError for what has no counterpart."""
-    function, inspection = inspection_of(kernel, target)
+    """What each parameter of a kernel's functions is passed. Raises SpecError for what has no counterpart."""
+    every = inspections_of(kernel, target)
+    configured = {p.name for p in kernel.parameters} or {n for _, d in every for config in d.configs for n in config}
+    return tuple(
+        a if not launch else msgspec.structs.replace(a, launch=launch)
+        for launch, (function, inspection) in enumerate(every)
+        for a in _bound(operator, kernel, function, inspection, configured)
+    )
+
+
+def _bound(
+    operator: Operator, kernel: Kernel, function: TritonFunction, inspection: Declarations, configured: set[str]
+) -> Iterator[Argument]:
     names = [p.name for p in inspection.parameters]
     for name in (*function.arguments, *function.narrow):
         if name not in names:
@@ -97,18 +136,24 @@ def bind(operator: Operator, kernel: Kernel, target: str) -> tuple[Argument, ...
                 f"operator {operator.name!r}: kernel {kernel.name!r}: {function.function!r} has no argument {name!r}",
                 fix=did_you_mean(name, names),
             )
-    for name in sorted(_config_names(kernel, inspection) & set(function.arguments)):
+    for name in sorted(configured & set(function.arguments)) if len(kernel.triton_functions) == 1 else ():
         raise SpecError(
             f"operator {operator.name!r}: kernel {kernel.name!r}: {function.function!r}: argument {name!r} is "
             "in `arguments` and in the configs",
             why="the grid would use the config's value, and the code the argument's",
             fix=f"leave it out of the arguments. For one value of it write listed=table('{name} ...', (...))",
         )
-    return tuple(_argument(operator, kernel, function, inspection, p) for p in inspection.parameters)
+    for p in inspection.parameters:
+        yield _argument(operator, kernel, function, inspection, configured, p)
 
 
 def _argument(
-    operator: Operator, kernel: Kernel, function: TritonFunction, inspection: Declarations, p: KernelParameter
+    operator: Operator,
+    kernel: Kernel,
+    function: TritonFunction,
+    inspection: Declarations,
+    configured: set[str],
+    p: KernelParameter,
 ) -> Argument:
     if p.name in function.arguments:
         return _given(operator, kernel, p, function.arguments[p.name])
@@ -116,7 +161,7 @@ def _argument(
         boolean = p.constexpr and p.name in inspection.booleans
         expr = Expr.of(inspection.heuristics[p.name])
         return Argument(parameter=p, kind="integer", expr=expr, boolean=boolean)
-    if p.name in _config_names(kernel, inspection):
+    if p.name in configured:
         return Argument(parameter=p, kind="parameter")
     if p.name in {t.name for t in operator.tensors} | {s.name for s in operator.scalars}:
         return _given(operator, kernel, p, p.name)
@@ -133,10 +178,6 @@ def _argument(
         why="it has no default, is no parameter of a config, and no tensor, scalar or dim has its name",
         fix=f"add {p.name!r} to the arguments of TritonFunction",
     )
-
-
-def _config_names(kernel: Kernel, inspection: Declarations) -> set[str]:
-    return {p.name for p in kernel.parameters} or {name for config in inspection.configs for name in config}
 
 
 def _given(operator: Operator, kernel: Kernel, p: KernelParameter, given: KernelArgument) -> Argument:

@@ -38,11 +38,11 @@ def grid_values(
     for a in arguments:
         if a.kind == "integer" and a.expr is not None:
             expr = a.expr.substitute(facts)
-            constant = pins.get(a.name, expr.value if expr.op == "const" else None)
+            constant = pins.get(a.pin, expr.value if expr.op == "const" else None)
             values[a.name] = expr if constant is None else int(constant)
         elif a.kind == "constant":
             values[a.name] = a.value
-        elif a.kind == "pointer" and pins.get(f"{a.name}.none"):
+        elif a.kind == "pointer" and pins.get(f"{a.pin}.none"):
             values[a.name] = None
     return values
 

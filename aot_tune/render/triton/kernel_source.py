@@ -6,7 +6,7 @@ A launcher has a candidate's four functions, over `runtime/triton`. Its text is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +14,9 @@ from aot_tune.expr.integer_expressions import Root, as_expr
 from aot_tune.render.candidate import Candidate
 from aot_tune.render.environment import Hooks, text_templates
 from aot_tune.render.template_functions import CPP, SYMBOL, TENSOR, CxxFunctions, parameters
-from aot_tune.render.triton.binding import Argument, bind, inspection_of
+from aot_tune.render.triton.binding import Argument, bind, inspections_of, pin_of
 from aot_tune.render.triton.grid import grid_values, print_expr, trace_grid
-from aot_tune.render.triton.recipe import Recipe, as_data, fragment_data, of_data, with_recipe
+from aot_tune.render.triton.recipe import Recipe, as_data, fragment_data, of_data, with_recipes
 from aot_tune.spec import (
     AMD_OPTIONS,
     OPTIONS,
@@ -97,6 +97,7 @@ class Launch:
         constants: facts that hold in every call that the candidate gets.
         zeroed: arguments whose memory is set to 0 before a launch.
         what: names operator and kernel in messages.
+        number: ends the names of what a launcher has for it: empty, `_2` for a second function, and so on.
     """
 
     operator: Operator
@@ -109,6 +110,7 @@ class Launch:
     zeroed: tuple[Passed, ...]
     what: str
     parameters: tuple[Passed, ...] = field(init=False)
+    number: str = ""
 
     def __post_init__(self) -> None:
         kept = tuple(p for p in self.passed if p.type != "constexpr")
@@ -117,8 +119,8 @@ class Launch:
 
 def render_triton(
     operator: Operator, candidate: Candidate, target: Target, constants: Mapping[str, int] | None = None
-) -> tuple[Recipe, str]:
-    """The recipe of a candidate's kernel, and its source: the recipe with the launcher.
+) -> tuple[list[Recipe], str]:
+    """The recipes of a candidate's functions, and its source: the recipes with the launcher.
 
     Args:
         operator: with the candidate's dtypes.
@@ -131,36 +133,30 @@ def render_triton(
     """
     kernel = operator.kernel(candidate.kernel)
     what = f"operator {operator.name!r}: kernel {kernel.name!r}"
+    scene = _Scene(operator, kernel, candidate, target, what)
+    recipes: list[Recipe] = []
+    launches: list[Launch] = []
     try:
-        function, inspection = inspection_of(kernel, target.name)
-        arguments = bind(operator, kernel, target.name)
-        scene = _Scene(operator, kernel, candidate, target, what)
-        passed = [scene.passed(a) for a in arguments]
-        recipe = Recipe(
-            function=function.function,
-            digest=inspection.digest,
-            signature={p.name: p.type for p in passed},
-            constexprs={
-                p.name: as_data(p.value) for p in passed if p.type == "constexpr" and p.argument.kind not in _OWN
-            },
-            dtypes={p.name: p.value for p in passed if p.argument.kind == "dtype"},
-            divisible=[p.name for p in passed if p.divisible],
-            ranges=[p.name for p in passed if f"{p.name}.range" in candidate.pins],
-            options=scene.options(function, inspection),
-            fragments={p.name: p.value for p in passed if p.argument.kind == "fragment"},
-        )
-        launch = Launch(
-            operator=operator,
-            family=target.family,
-            function=function,
-            passed=tuple(passed),
-            values=grid_values(arguments, candidate.config, candidate.pins, scene.facts),
-            facts=scene.facts,
-            constants=dict(constants or {}),
-            zeroed=_zeroed(operator, function, inspection, passed, what),
-            what=what,
-        )
-        return recipe, with_recipe(recipe, _render_launcher(launch))
+        bound = bind(operator, kernel, target.name)
+        for launch, (function, inspection) in enumerate(inspections_of(kernel, target.name)):
+            arguments = [a for a in bound if a.launch == launch]
+            passed = [scene.passed(a) for a in arguments]
+            recipes.append(scene.recipe(launch, function, inspection, passed))
+            launches.append(
+                Launch(
+                    operator=operator,
+                    family=target.family,
+                    function=function,
+                    passed=tuple(passed),
+                    values=grid_values(arguments, candidate.config, candidate.pins, scene.facts),
+                    facts=scene.facts,
+                    constants=dict(constants or {}),
+                    zeroed=_zeroed(operator, function, inspection, passed, _buffers(launches), what),
+                    what=what,
+                    number=f"_{launch + 1}" if launch else "",
+                )
+            )
+        return recipes, with_recipes(recipes, _render_launcher(launches))
     except RenderError:
         raise
     except AotTuneError as error:
@@ -173,6 +169,7 @@ class _Scene:
 
     def __init__(self, operator: Operator, kernel: Kernel, candidate: Candidate, target: Target, what: str) -> None:
         self.operator, self.config, self.pins = operator, dict(candidate.config), candidate.pins
+        self.several = len(kernel.triton_functions) > 1
         self.target, self.what = target, what
         self.facts = {f"target.{n}": v for n, v in target.facts.items()}
         for name, value in self.config.items():
@@ -201,12 +198,29 @@ class _Scene:
         }
         return lower[a.kind](a)
 
-    def options(self, function: TritonFunction, inspection: Declarations) -> dict[str, int | bool]:
-        """Launch options: a config's before the function's."""
+    def recipe(
+        self, launch: int, function: TritonFunction, inspection: Declarations, passed: Sequence[Passed]
+    ) -> Recipe:
+        """How one of the kernel's functions is compiled."""
+        constexprs = {p.name: as_data(p.value) for p in passed if p.type == "constexpr" and p.argument.kind not in _OWN}
+        return Recipe(
+            function=function.function,
+            digest=inspection.digest,
+            signature={p.name: p.type for p in passed},
+            constexprs=constexprs,
+            dtypes={p.name: p.value for p in passed if p.argument.kind == "dtype"},
+            divisible=[p.name for p in passed if p.divisible],
+            ranges=[p.name for p in passed if f"{p.argument.pin}.range" in self.pins],
+            options=self._options(launch, function, inspection),
+            fragments={p.name: p.value for p in passed if p.argument.kind == "fragment"},
+        )
+
+    def _options(self, launch: int, function: TritonFunction, inspection: Declarations) -> dict[str, int | bool]:
+        """Launch options. A config's value goes before that of a kernel's only function."""
         options: dict[str, int | bool] = {}
         for name, option in function.options.items():
-            if f"option.{name}" in self.pins:
-                options[name] = self.pins[f"option.{name}"]
+            if (pin := f"option.{pin_of(launch, name)}") in self.pins:
+                options[name] = self.pins[pin]
             elif isinstance(option, Expr):
                 options[name] = self._known(option, f"the launch option {name!r}")
             else:
@@ -215,7 +229,7 @@ class _Scene:
             value = self.config.get(name)
             if isinstance(value, (str, float)):
                 raise RenderError(f"{self.what}: launch option {name}={value!r} is not an integer")
-            if value is not None:
+            if value is not None and not (self.several and name in options):
                 options[name] = value
         if function.launch_pdl and self.target.family == "cuda" and self.target.level >= _FIRST_WITH_PDL:
             options["launch_pdl"] = True
@@ -226,7 +240,7 @@ class _Scene:
         return dict(sorted(options.items()))
 
     def _pointer(self, a: Argument) -> Passed:
-        if self.pins.get(f"{a.name}.none"):
+        if self.pins.get(f"{a.pin}.none"):
             return Passed(argument=a, type="constexpr")
         if a.parameter.constexpr:
             raise RenderError(
@@ -240,7 +254,7 @@ class _Scene:
                 f"{self.what}: the argument {a.name!r} is annotated {kind!r} and passed the tensor {a.tensor!r}",
                 fix="pass a scalar, or remove the annotation",
             )
-        return Passed(argument=a, type=kind, divisible=f"{a.name}%16" in self.pins)
+        return Passed(argument=a, type=kind, divisible=f"{a.pin}%16" in self.pins)
 
     def _parameter(self, a: Argument) -> Passed:
         p = a.parameter
@@ -299,8 +313,8 @@ class _Scene:
         p = a.parameter
         assert a.expr is not None
         expr = a.expr.substitute(self.facts)
-        if a.name in self.pins:
-            pinned = self.pins[a.name]
+        if a.pin in self.pins:
+            pinned = self.pins[a.pin]
             return Passed(argument=a, type="constexpr", value=bool(pinned) if a.boolean else pinned)
         if expr.op == "const":
             return self._constant(a, bool(expr.value) if a.boolean else int(expr.value))
@@ -316,8 +330,8 @@ class _Scene:
                 why="a constexpr is known when the kernel is compiled",
                 fix="tune the kernel on problems, or pass a constant",
             )
-        kind = self._number(a, p.annotation or ("i64" if self.pins.get(f"{a.name}.bits") == 64 else "i32"))
-        return Passed(argument=a, type=kind, expr=expr, divisible=f"{a.name}%16" in self.pins)
+        kind = self._number(a, p.annotation or ("i64" if self.pins.get(f"{a.pin}.bits") == 64 else "i32"))
+        return Passed(argument=a, type=kind, expr=expr, divisible=f"{a.pin}%16" in self.pins)
 
     def _constant(self, a: Argument, value: Any) -> Passed:
         """A value that all calls share, by the rules of the JIT for a number that it is passed."""
@@ -368,12 +382,30 @@ class _Scene:
         return int(value.value)
 
 
+def _buffers(launches: Sequence[Launch]) -> dict[int, tuple[Launch, Passed]]:
+    """The buffers of launches by `id`, each with the first that has it, and what it is passed as there."""
+    buffers: dict[int, tuple[Launch, Passed]] = {}
+    for launch in launches:
+        for p in launch.parameters:
+            if p.argument.buffer is not None:
+                buffers.setdefault(id(p.argument.buffer), (launch, p))
+    return buffers
+
+
 def _zeroed(
-    operator: Operator, function: TritonFunction, inspection: Declarations, passed: list[Passed], what: str
+    operator: Operator,
+    function: TritonFunction,
+    inspection: Declarations,
+    passed: list[Passed],
+    earlier: Container[int],
+    what: str,
 ) -> tuple[Passed, ...]:
-    """Arguments whose memory is set to 0 before a launch: those declared, and those of the autotuner."""
+    """Arguments whose memory is set to 0 before a launch: those declared, and those of the autotuner.
+
+    A buffer that is `zero` is set where it is used first: not if it is one of the `earlier` ones, by `id`."""
     by_name = {p.name: p for p in passed}
-    zeroed = [p for p in passed if p.argument.buffer is not None and p.argument.buffer.zero]
+    new = (p for p in passed if id(p.argument.buffer) not in earlier)
+    zeroed = [p for p in new if p.argument.buffer is not None and p.argument.buffer.zero]
     for name in dict.fromkeys((*function.reset_to_zero, *inspection.reset_to_zero)):
         entry = by_name.get(name)
         written = entry is not None and entry.argument.tensor and operator.tensor(entry.argument.tensor).output
@@ -388,42 +420,53 @@ def _zeroed(
     return tuple(zeroed)
 
 
-def _render_launcher(launch: Launch) -> str:
-    """The launcher of one kernel. Raises RenderError for a grid or an expression that cannot be had at a call."""
-    hooks = Hooks()
-    writer = _Writer(launch, CxxFunctions(launch.operator, launch.constants, hooks))
-    return hooks.finalize(writer.text())
+def _render_launcher(launches: Sequence[Launch]) -> str:
+    """The launcher of a kernel's functions. Raises RenderError for what cannot be had at a call."""
+    first, buffers = launches[0], _buffers(launches)
+    op, hooks = first.operator, Hooks()
+    cxx = CxxFunctions(op, first.constants, hooks)
+    declared = parameters(op)
+    text = _TEMPLATES.get_template("triton_launcher.cpp.j2").render(
+        tensor=TENSOR,
+        header=_HEADERS.get(first.family, "launcher.h"),
+        symbol=SYMBOL,
+        signature=cxx.kernel_signature,
+        device=f"{next(t for t in op.tensors if not t.optional).name}->device.device_id",
+        plan_parameters=_unused([*declared, "int32_t aot_device"]),
+        plan_arguments=", ".join([*op.arguments, "aot_device", "&aot_plan"]),
+        note_parameters=_unused([*declared, "char* buffer", "size_t buffer_size"]),
+        launches=[_Writer(launch, cxx, buffers).pieces() for launch in launches],
+    )
+    return hooks.finalize(text)
 
 
 class _Writer:
-    def __init__(self, launch: Launch, cxx: CxxFunctions) -> None:
-        self.launch, self.cxx, self.op = launch, cxx, launch.operator
+    def __init__(self, launch: Launch, cxx: CxxFunctions, buffers: Mapping[int, tuple[Launch, Passed]]) -> None:
+        self.launch, self.cxx, self.op, self.buffers = launch, cxx, launch.operator, buffers
         self.descriptors = [p for p in launch.parameters if p.argument.kind == "descriptor"]
 
-    def text(self) -> str:
-        launch, op = self.launch, self.op
-        names, declared = op.arguments, parameters(op)
+    def pieces(self) -> dict[str, Any]:
+        launch = self.launch
         computed = any(p.expr is not None or p.argument.kind in ("scalar", "quotient") for p in launch.parameters)
         described = [f"launcher::descriptor_parameters({self._rank(p)})" for p in self.descriptors]
-        return _TEMPLATES.get_template("triton_launcher.cpp.j2").render(
-            tensor=TENSOR,
-            header=_HEADERS.get(launch.family, "launcher.h"),
-            symbol=SYMBOL,
-            signature=self.cxx.kernel_signature,
-            device=f"{next(t for t in op.tensors if not t.optional).name}->device.device_id",
-            descriptors=[(p, self._described(p)) for p in self.descriptors],
-            members=[(p, self._member_type(p)) for p in launch.parameters],
-            plan_parameters=_unused([*declared, "int32_t aot_device"]),
-            plan_arguments=", ".join([*names, "aot_device", "&aot_plan"]),
-            note_parameters=_unused([*declared, "char* buffer", "size_t buffer_size"]),
-            extents=self._extents(),
-            buffers=[self._counted(p) for p in launch.parameters if p.argument.kind == "buffer"],
-            zeroing=[line for p in launch.zeroed for line in self._zero(p)],
-            checked=computed,
-            values=[line for p in launch.parameters for line in self._values(p, f"aot_arguments.p_{p.name}")],
-            most=" + ".join([str(len(launch.parameters) - len(self.descriptors) + 2), *described]),
-            adding=[line for p in launch.parameters for line in self._add(p)],
-        )
+        own = [p for first, p in self.buffers.values() if first is launch]
+        return {
+            "n": launch.number,
+            "descriptors": [(p, self._described(p)) for p in self.descriptors],
+            "members": [(p, self._member_type(p)) for p in launch.parameters],
+            "extents": self._extents(),
+            "buffers": [self._counted(p) for p in own],
+            "zeroing": [line for p in launch.zeroed for line in self._zero(p)],
+            "checked": computed,
+            "values": [line for p in launch.parameters for line in self._values(p, f"aot_arguments.p_{p.name}")],
+            "most": " + ".join([str(len(launch.parameters) - len(self.descriptors) + 2), *described]),
+            "adding": [line for p in launch.parameters for line in self._add(p)],
+        }
+
+    def _place(self, p: Passed) -> str:
+        """Ends the names of what the plan has for a buffer, `at_x` and `bytes_x`."""
+        first, named = self.buffers[id(p.argument.buffer)]
+        return f"{first.number}_{named.name}"
 
     def _extents(self) -> list[tuple[str, str]]:
         """The extents of the grid, by axis."""
@@ -444,8 +487,8 @@ class _Writer:
 
     def _zero(self, p: Passed) -> list[str]:
         if p.argument.kind == "buffer":
-            exists = f"aot_plan.bytes_{p.name} != 0"
-            call = f"launcher::zero(aot_plan.memory.start + aot_plan.at_{p.name}, aot_plan.bytes_{p.name}, stream)"
+            exists, place = f"aot_plan.bytes{self._place(p)} != 0", self._place(p)
+            call = f"launcher::zero(aot_plan.memory.start + aot_plan.at{place}, aot_plan.bytes{place}, stream)"
         else:
             tensor = self.op.tensor(p.argument.tensor)
             exists = self.cxx.present(tensor.name)
@@ -463,7 +506,8 @@ class _Writer:
                 why="there is no descriptor of nothing",
                 fix=f"add present({tensor.name!r}) == 1 to the kernel's requires",
             )
-        passed = f"call::aot_kernel, call::described_{p.name}, *{tensor.name}, &aot_arguments.p_{p.name}, &aot_next"
+        n, to = self.launch.number, f"&aot_arguments.p_{p.name}, &aot_next"
+        passed = f"call::aot_kernel{n}, call::described{n}_{p.name}, *{tensor.name}, {to}"
         return ["if (const int32_t aot_status =", f"        launcher::describe({passed}))", "  return aot_status;"]
 
     def _rank(self, p: Passed) -> int:
@@ -474,7 +518,8 @@ class _Writer:
         assert descriptor is not None
         nan = "true" if descriptor.padding == "nan" else "false"
         order = ", ".join(map(str, descriptor.order or range(tensor.rank)))
-        return f"{{{tensor.rank}, {tensor.dtype.itemsize}, {nan}, {{{order}}}, kernel::meta_{p.name}, nullptr, 0}}"
+        meta = f"kernel{self.launch.number}::meta_{p.name}"
+        return f"{{{tensor.rank}, {tensor.dtype.itemsize}, {nan}, {{{order}}}, {meta}, nullptr, 0}}"
 
     def _member_type(self, p: Passed) -> str:
         if p.argument.kind == "descriptor":
@@ -489,7 +534,7 @@ class _Writer:
         if a.kind == "pointer":
             return [f"{to} = {self._data(self.op.tensor(a.tensor))};"]
         if a.kind == "buffer":
-            return [f"{to} = aot_plan.memory.start + aot_plan.at_{p.name};"]
+            return [f"{to} = aot_plan.memory.start + aot_plan.at{self._place(p)};"]
         if a.kind == "descriptor":
             return []  # is described where it is added
         if a.kind == "scalar":
@@ -527,7 +572,7 @@ class _Writer:
         if kind == "attribute":
             return f"int64_t{{{self.cxx.attr(rest)}}}"
         if fact == "device.multiprocessors":
-            return "launcher::multiprocessors(call::aot_kernel, aot_device)"
+            return f"launcher::multiprocessors(call::aot_kernel{self.launch.number}, aot_device)"
         name, _, axis = rest.partition(".")
         tensor = next((t for t in self.op.tensors if t.name == name), None)
         if kind == "stride" and tensor is not None and axis.isdigit() and int(axis) < tensor.rank:

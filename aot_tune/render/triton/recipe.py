@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -97,10 +98,10 @@ def of_data(data: Any) -> Any:
     return tuple(of_data(d) for d in data) if isinstance(data, (list, tuple)) else data
 
 
-def identity_of(recipe: Recipe) -> dict[str, object]:
-    """What a recipe is recognised by: all of it but where the function lies."""
-    _, _, name = recipe.function.rpartition(":")
-    return {**_stated(recipe), "function": name}
+def identity_of(recipes: Sequence[Recipe]) -> object:
+    """What the recipes of a candidate are recognised by: all of them but where the functions lie."""
+    each = [{**_stated(r), "function": r.function.rpartition(":")[2]} for r in recipes]
+    return each[0] if len(each) == 1 else each
 
 
 def _stated(recipe: Recipe) -> dict[str, object]:
@@ -109,19 +110,26 @@ def _stated(recipe: Recipe) -> dict[str, object]:
     return {n: msgspec.to_builtins(v) for n, v in fields.items() if n != "fragments" or recipe.fragments}
 
 
-def with_recipe(recipe: Recipe, launcher: str) -> str:
+def with_recipes(recipes: Sequence[Recipe], launcher: str) -> str:
     """The source of a candidate."""
-    text = msgspec.json.format(msgspec.json.encode(_stated(recipe)), indent=2).decode()
-    if "*/" in text:
-        raise RenderError(f"{recipe.function}: a constant holds '*/'", why="it is written into a comment of C++")
-    return f"{_BEGIN}{text}{_END}{launcher}"
+    source = ""
+    for recipe in recipes:
+        text = msgspec.json.format(msgspec.json.encode(_stated(recipe)), indent=2).decode()
+        if "*/" in text:
+            raise RenderError(f"{recipe.function}: a constant holds '*/'", why="it is written into a comment of C++")
+        source += f"{_BEGIN}{text}{_END}"
+    return source + launcher
 
 
-def read_recipe(source: str) -> Recipe:
-    """The recipe of a source. Raises ValueError when the source has none."""
-    if not source.startswith(_BEGIN) or _END not in source:
+def read_recipes(source: str) -> list[Recipe]:
+    """The recipes of a source. Raises ValueError when the source has none."""
+    recipes = []
+    while source.startswith(_BEGIN) and _END in source:
+        text, _, source = source[len(_BEGIN) :].partition(_END)
+        recipes.append(msgspec.json.decode(text, type=Recipe))
+    if not recipes:
         raise ValueError("the source begins with no recipe of a Triton function")
-    return msgspec.json.decode(source[len(_BEGIN) :].partition(_END)[0], type=Recipe)
+    return recipes
 
 
 def fragment_data(op: Operator, name: str) -> TritonFragment:

@@ -5,7 +5,8 @@ addresses that 16 divides are marked, integers are 32 bits wide where they fit. 
 
 What a candidate assumes is in its `pins`: `name` to the value of a constexpr or of an integer, `name%16` to 0,
 `name.none` to whether an optional tensor is left out, `name.bits` to 64, `option.name` to a launch option,
-`name.range` to 32 where all bytes of a tensor lie within 2^31 - 1 of its address (AMD).
+`name.range` to 32 where all bytes of a tensor lie within 2^31 - 1 of its address (AMD). Of several functions, names of
+the second begin with `2:`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from aot_tune.render.triton.binding import Argument, bind, inspection_of
+from aot_tune.render.triton.binding import Argument, bind, inspections_of, pin_of, tuned
 from aot_tune.render.triton.grid import grid_values, trace_grid
 from aot_tune.spec import (
     ConfigValue,
@@ -52,11 +53,11 @@ def specialized_pins(
     pins = _values(operator, kernel, config, facts, target)
     for a in bind(operator, kernel, target):
         p = a.parameter
-        if a.kind == "pointer" and pins.get(f"{a.name}.none") != 1:
+        if a.kind == "pointer" and pins.get(f"{a.pin}.none") != 1:
             if p.special and p.align and facts[f"alignment.{a.tensor}"] >= 16:
-                pins[f"{a.name}%16"] = 0
+                pins[f"{a.pin}%16"] = 0
             if target.startswith("hip-") and p.special and _span(operator, a.tensor).evaluate(facts) < 2**31:
-                pins[f"{a.name}.range"] = 32
+                pins[f"{a.pin}.range"] = 32
         elif a.kind == "integer" and not p.constexpr and not _of_device(a.expr):
             pins |= _integer_pins(a, config, facts)
     return pins
@@ -69,11 +70,11 @@ def _integer_pins(a: Argument, config: Mapping[str, ConfigValue], facts: Mapping
     value = known_value(a, config, facts)
     pins: dict[str, int] = {}
     if value == 1 and p.special and not p.annotation:
-        return {a.name: 1}
+        return {a.pin: 1}
     if value % 16 == 0 and p.special and p.align and p.annotation[:2] not in ("u1", "fp", "bf"):
-        pins[f"{a.name}%16"] = 0
+        pins[f"{a.pin}%16"] = 0
     if not _INT32[0] <= value <= _INT32[1] and not p.annotation:
-        pins[f"{a.name}.bits"] = 64
+        pins[f"{a.pin}.bits"] = 64
     return pins
 
 
@@ -82,7 +83,7 @@ def plain_pins(
 ) -> dict[str, int]:
     """What code for a problem assumes that is right wherever its constexprs are: integers have 64 bits."""
     pins = _values(operator, kernel, config, operator.facts(problem), target)
-    return pins | {f"{a.name}.bits": 64 for a in bind(operator, kernel, target) if _is_wide(kernel, a, config)}
+    return pins | {f"{a.pin}.bits": 64 for a in bind(operator, kernel, target) if _is_wide(kernel, a, config)}
 
 
 def generic_pins(
@@ -99,10 +100,10 @@ def generic_pins(
     Raises:
         SpecError: when a constexpr or a launch option depends on something else of the call, or there are too many.
     """
-    function, _ = inspection_of(kernel, target)
     where = f"operator {operator.name!r}: kernel {kernel.name!r} for every call"
     pins: dict[str, int] = {}
     for a in bind(operator, kernel, target):
+        function = kernel.triton_functions[a.launch]
         what = f"{where}: argument {a.name!r} of {function.function!r}"
         condition = _unmet(operator, a.descriptor, target.partition("-")[0]) if a.descriptor is not None else None
         if condition is not None:
@@ -112,7 +113,7 @@ def generic_pins(
                 fix="pass the tensor, let another kernel be the generic one, or add the condition to `legal`",
             )
         if _is_wide(kernel, a, config):
-            pins[f"{a.name}.bits"] = 64
+            pins[f"{a.pin}.bits"] = 64
         elif a.name in function.narrow and a.expr is not None:
             _check_fits(operator, kernel, a, a.expr.substitute(config_facts(config)), target)
     compiled_in = _compiled_in(operator, kernel, config, target)
@@ -132,13 +133,13 @@ def _check_fits(operator: Operator, kernel: Kernel, a: Argument, value: Expr, ta
 def _is_wide(kernel: Kernel, a: Argument, config: Mapping[str, ConfigValue]) -> bool:
     """Whether an argument is an integer that has 64 bits where nothing is assumed of it."""
     free = a.kind == "integer" and not a.parameter.constexpr and not a.parameter.annotation
-    narrow = kernel.triton is not None and a.name in kernel.triton.narrow
+    narrow = a.name in kernel.triton_functions[a.launch].narrow
     return free and not narrow and _depends(a.expr, config) and not _of_device(a.expr)
 
 
 def is_pruned(kernel: Kernel, target: str, config: Mapping[str, ConfigValue], problem: Problem) -> bool:
     """Whether the autotuner's own pruners leave a config out on a problem."""
-    _, inspection = inspection_of(kernel, target)
+    inspection = tuned(kernel, target)
     if (kernel.parameters and not kernel.listed) or problem.id not in inspection.pruned:
         return False
     left = [inspection.configs[i] for i in inspection.pruned[problem.id]]
@@ -154,21 +155,29 @@ def _values(
 
 def _compiled_in(operator: Operator, kernel: Kernel, config: Mapping[str, ConfigValue], target: str) -> dict[str, Expr]:
     """Pins to what they are of a call: constexprs and launch options that depend on it, and absent tensors."""
-    function, _ = inspection_of(kernel, target)
     facts = config_facts(config)
     exprs: dict[str, Expr] = {}
     for a in bind(operator, kernel, target):
         if a.kind == "pointer" and operator.tensor(a.tensor).optional:
-            exprs[f"{a.name}.none"] = present(a.tensor) == 0
+            exprs[f"{a.pin}.none"] = present(a.tensor) == 0
         if a.kind == "integer" and a.parameter.constexpr and _depends(a.expr, config):
             _no_device(kernel, a.expr, f"constexpr {a.name!r}")
             assert a.expr is not None
-            exprs[a.name] = a.expr.substitute(facts)
-    for name, option in function.options.items():
-        if isinstance(option, Expr) and name not in config and _depends(option, config):
-            _no_device(kernel, option, f"launch option {name!r}")
-            exprs[f"option.{name}"] = option.substitute(facts)
+            exprs[a.pin] = a.expr.substitute(facts)
+    for pin, option in _options(kernel, config, target):
+        _no_device(kernel, option, f"launch option {pin.rpartition('.')[2]!r}")
+        exprs[pin] = option.substitute(facts)
     return exprs
+
+
+def _options(kernel: Kernel, config: Mapping[str, ConfigValue], target: str) -> Iterator[tuple[str, Expr]]:
+    """Launch options that depend on the call, by pin. A config's value goes before that of a kernel's only function."""
+    every = inspections_of(kernel, target)
+    for launch, (function, _) in enumerate(every):
+        for name, option in function.options.items():
+            own = len(every) > 1 or name not in config
+            if isinstance(option, Expr) and own and _depends(option, config):
+                yield f"option.{pin_of(launch, name)}", option
 
 
 def _no_device(kernel: Kernel, expr: Expr | None, what: str) -> None:
@@ -184,39 +193,39 @@ def guards(
     operator: Operator, kernel: Kernel, config: Mapping[str, ConfigValue], pins: Mapping[str, int], target: str
 ) -> tuple[Expr, ...]:
     """The conditions under which a candidate with these pins is right."""
-    function, _ = inspection_of(kernel, target)
     conditions: list[Expr] = []
     for a in bind(operator, kernel, target):
         if a.descriptor is not None:
             conditions += _conditions(operator, a.descriptor, requires_of(kernel, config))
         conditions += _guards_of(operator, a, config, pins)
-    for name, option in function.options.items():
-        if f"option.{name}" in pins and isinstance(option, Expr):
-            conditions.append(option.substitute(config_facts(config)) == pins[f"option.{name}"])
-    return tuple(conditions)
+    for pin, option in _options(kernel, config, target):
+        if pin in pins:
+            conditions.append(option.substitute(config_facts(config)) == pins[pin])
+    different = {c.key(): c for c in conditions}.values()
+    return tuple(different if len(kernel.triton_functions) > 1 else conditions)
 
 
 def _guards_of(
     operator: Operator, a: Argument, config: Mapping[str, ConfigValue], pins: Mapping[str, int]
 ) -> Iterator[Expr]:
     if a.kind == "pointer":
-        if f"{a.name}.none" in pins:
-            yield present(a.tensor) == int(not pins[f"{a.name}.none"])
-        if f"{a.name}%16" in pins:
+        if f"{a.pin}.none" in pins:
+            yield present(a.tensor) == int(not pins[f"{a.pin}.none"])
+        if f"{a.pin}%16" in pins:
             yield alignment(a.tensor) >= 16
-        if f"{a.name}.range" in pins:
+        if f"{a.pin}.range" in pins:
             yield _span(operator, a.tensor) < 2**31
     if a.kind != "integer" or not _depends(a.expr, config) or _of_device(a.expr):
         return
     assert a.expr is not None
     value = a.expr.substitute(config_facts(config))
-    if a.name in pins:
-        yield value == pins[a.name]
+    if a.pin in pins:
+        yield value == pins[a.pin]
         return
-    if f"{a.name}%16" in pins:
+    if f"{a.pin}%16" in pins:
         yield value % 16 == 0
     low, high = _RANGES.get(a.parameter.annotation or "i32", (0, 0))
-    if high and f"{a.name}.bits" not in pins:
+    if high and f"{a.pin}.bits" not in pins:
         yield value <= high
         if any(f.startswith("stride.") for f in value.facts()):
             yield value >= low
@@ -371,14 +380,16 @@ def grid_limits(
     operator: Operator, kernel: Kernel, config: Mapping[str, ConfigValue], pins: Mapping[str, int], target: str
 ) -> Iterator[Expr]:
     """The guards of a candidate's grid."""
-    function, _ = inspection_of(kernel, target)
-    arguments, facts = bind(operator, kernel, target), config_facts(config)
-    try:
-        values = grid_values(arguments, config, pins, facts)
-        extents = trace_grid(operator, function, arguments, values, kernel.name)
-    except AotTuneError:
-        return  # the renderer says what is wrong
-    for extent in extents[1:]:
+    bound, facts = bind(operator, kernel, target), config_facts(config)
+    extents: list[Expr] = []
+    for launch, (function, _) in enumerate(inspections_of(kernel, target)):
+        arguments = [a for a in bound if a.launch == launch]
+        try:
+            values = grid_values(arguments, config, pins, facts)
+            extents += trace_grid(operator, function, arguments, values, kernel.name)[1:]
+        except AotTuneError:
+            return  # the renderer says what is wrong
+    for extent in extents:
         blocks = extent.substitute(facts)
         if blocks.facts() and _at_a_call(blocks, operator):
             yield blocks <= _MOST_BLOCKS

@@ -147,7 +147,10 @@ TRITON = """*(
             triton=TritonFunction(f"functions.py:{name}", {}, grid))
         for name in ("wrong", "past_the_end", "assembly")
     ),
-    Kernel("on_gpu", backend="triton", generic=True, triton=TritonFunction("functions.py:right", {"BLOCK": 16}, grid))
+    Kernel("on_gpu", backend="triton", generic=True, triton=(
+        TritonFunction("functions.py:right", {"BLOCK": 16, "y": PARTS}, grid),
+        TritonFunction("functions.py:moved", {"BLOCK": 16, "x": PARTS}, grid),
+    ))
 """
 
 
@@ -158,6 +161,7 @@ def test_triton_functions_run_in_the_interpreter(
     """From any folder, with a path of the templates that is relative to it, and without torch.
 
     Functions may be above the templates, and ask for the device. What is compiled for bf16 runs in another dtype.
+    Several functions run one after the other.
     """
     operator = project(tmp_path, TRITON) / "twice" / "operator.py"
     text = operator.read_text().replace('dims=("N",),', 'dims=("N",), dtypes={"T": ("bf16", "f32")},')
@@ -166,7 +170,7 @@ def test_triton_functions_run_in_the_interpreter(
     (tmp_path / "pyproject.toml").touch()
     (tmp_path / "vendor").mkdir()
     asks = "import triton\nassert triton.runtime.driver.active.get_current_target().arch >= 80\n"
-    imports = "from helpers import assembly, past_the_end, right, wrong\n"
+    imports = "from helpers import assembly, moved, past_the_end, right, wrong\n"
     (tmp_path / "vendor" / "kernels.py").write_text(asks + imports)
     operator.write_text(operator.read_text().replace("functions.py", "vendor/kernels.py"))
     monkeypatch.chdir(tmp_path)

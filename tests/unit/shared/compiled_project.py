@@ -10,11 +10,13 @@ from typing import Any
 from aot_tune.plan.library_plan import Request, make_plan, write_plan
 
 OPERATOR = """
-from aot_tune.spec import Kernel, Operator, Parameter, Tensor, TritonFunction, ceildiv, dims, parameter, problem, target
+from aot_tune.spec import Buffer, Kernel, Operator, Parameter, Tensor, TritonFunction, ceildiv, dims, parameter
+from aot_tune.spec import problem, target
 
 (N,) = dims("N")
 K = Parameter("K", (1, 2, 3))
 grid = (ceildiv(N, 16),)
+PARTS = Buffer("f32", N)
 operator = Operator(
     name="twice", dims=("N",), tensors=(Tensor("x", (N,)), Tensor("y", (N,), output=True)), flops=N,
     reference=lambda xp, call: {"y": 2.0 * call.x}, workload=(problem(N=64),),
@@ -45,6 +47,12 @@ import triton.language as tl
 def right(x, y, N, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y + at, 2 * tl.load(x + at, at < N), at < N)
+
+
+@triton.jit
+def moved(x, y, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, at < N), at < N)
 
 
 @triton.jit

@@ -19,7 +19,7 @@ from aot_tune.compile import target_by_name
 from aot_tune.compile.device_targets import CUDA_TARGETS
 from aot_tune.render import Candidate
 from aot_tune.render.triton.kernel_source import render_triton
-from aot_tune.render.triton.recipe import Recipe, read_recipe
+from aot_tune.render.triton.recipe import Recipe, read_recipes
 from aot_tune.render.triton.specialize import specialized_pins
 from aot_tune.spec import ConfigValue, Declarations, Kernel, KernelParameter, Operator, Problem, Target, all_of
 from aot_tune.spec.load_operators import bundled_templates
@@ -61,8 +61,8 @@ def bundled(name: str) -> Operator:
     kernels = []
     for kernel in operator.kernels:
         if kernel.triton is not None:
-            known = dict.fromkeys((*TARGET, "hip-gfx942"), declared(kernel.triton.function))
-            kernel = replace(kernel, triton=kernel.triton.inspected(known))  # noqa: PLW2901
+            known = dict.fromkeys((*TARGET, "hip-gfx942"), declared(kernel.triton_functions[0].function))
+            kernel = replace(kernel, triton=kernel.triton_functions[0].inspected(known))  # noqa: PLW2901
         kernels.append(kernel)
     return replace(operator, kernels=tuple(kernels))
 
@@ -90,8 +90,7 @@ def home(kernel: Kernel) -> Target:
 
 def starts_early(kernel: Kernel, on: Target) -> bool:
     """Whether a kernel may begin before the one in front of it has ended."""
-    assert kernel.triton is not None
-    return kernel.triton.launch_pdl and on.facts["capability"] >= 90
+    return kernel.triton_functions[0].launch_pdl and on.facts["capability"] >= 90
 
 
 def looked_up(operator: str, name: str) -> tuple[Operator, Kernel]:
@@ -112,8 +111,8 @@ def module_of(path: Path) -> Any:
 def build(operator: str, name: str) -> dict[str, Any]:
     """Compile a kernel's first config for each of some GPUs: what the compiler says. A build compiles all."""
     op, kernel = looked_up(operator, name)
-    assert kernel.triton is not None
-    function = getattr(module_of(TEMPLATES / kernel.triton.place), kernel.triton.name)
+    (declared,) = kernel.triton_functions
+    function = getattr(module_of(TEMPLATES / declared.place), declared.name)
     everywhere = (operator, name) in EVERYWHERE
     return {on: _compile(op, kernel, function, on) for on in ("90", "80", "gfx942")[: 3 if everywhere else 1]}
 
@@ -147,7 +146,7 @@ def _recipe(op: Operator, kernel: Kernel, target: str) -> Recipe:
     config = next(iter(kernel.configs(home(kernel).facts)))
     dtypes = {v: given.dtypes.get(v, c[0]) for v, c in op.dtypes.items()}
     on = target_by_name({"80": "cuda-sm_80", "gfx942": "hip-gfx942"}.get(target, home(kernel).name))
-    return read_recipe(_rendered(op, kernel, config, given, dtypes, on))
+    return read_recipes(_rendered(op, kernel, config, given, dtypes, on))[0]
 
 
 def _rendered(

@@ -9,7 +9,7 @@ from triton_installed import FUNCTIONS, ask, chain, integer, request
 
 from aot_tune.compile import target_by_name
 from aot_tune.compile.toolchain import Object
-from aot_tune.render.triton.recipe import Recipe, with_recipe
+from aot_tune.render.triton.recipe import Recipe, with_recipes
 from aot_tune.spec import dims
 
 VISIBLE = 'extern "C" __attribute__((visibility("default")))'
@@ -56,7 +56,7 @@ def compiled(
 ) -> tuple[Object, Path]:
     """The outcome, and where the object is."""
     folder.mkdir(parents=True, exist_ok=True)
-    source = with_recipe(one, LAUNCHER_SOURCE)
+    source = with_recipes([one], LAUNCHER_SOURCE)
     return chain(search, root).compile(
         source, target_by_name(target), folder / "object.o", timeout
     ), folder / "object.o"

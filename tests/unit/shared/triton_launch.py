@@ -15,7 +15,7 @@ import msgspec
 from places import SHARED
 from small_operators import make_operator
 
-from aot_tune.compile.triton_toolchain import LAUNCHER, functions_of, host_flags, kernel_header
+from aot_tune.compile.triton_toolchain import LAUNCHER, functions_of, host_flags, image_name, kernel_header
 from aot_tune.render import Candidate, Rendered, Renderer
 from aot_tune.spec import (
     ConfigValue,
@@ -69,20 +69,21 @@ def _reference(_xp: Any, _call: Any) -> dict[str, Any]:
 def operator(
     function: TritonFunction,
     declared: Sequence[KernelParameter] | Declarations,
-    *,
+    *then: tuple[TritonFunction, Sequence[KernelParameter]],
     target: Target = SM_90A,
     tensors: Sequence[Tensor] = (Tensor("x", (M, N)), Tensor("out", (M, N), output=True)),
     kernel: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Operator:
-    """An operator with one Triton kernel, read for a target, and a generic one."""
-    inspection = declared if isinstance(declared, Declarations) else Declarations(parameters=tuple(declared))
-    inspected = function.inspected(
-        {target.name: msgspec.structs.replace(inspection, digest=inspection.digest or "d" * 64)}
-    )
+    """An operator with one Triton kernel of a function, or several, read for a target, and a generic one."""
+    inspected = []
+    for each, said in ((function, declared), *then):
+        inspection = said if isinstance(said, Declarations) else Declarations(parameters=tuple(said))
+        known = msgspec.structs.replace(inspection, digest=inspection.digest or "d" * 64)
+        inspected.append(each.inspected({target.name: known}))
     kernels = (
         Kernel("generic", "scale/generic.cu.j2", generic=True, backend="nvcc"),
-        Kernel("triton", backend="triton", triton=inspected, **(kernel or {})),
+        Kernel("triton", backend="triton", triton=tuple(inspected), **(kernel or {})),
     )
     extents = " ".join(more.pop("dims", ("M", "N")))
     given = {"reference": _reference, "tensors": tuple(tensors), "kernels": kernels, "workload": (problem(M=4, N=8),)}
@@ -110,11 +111,22 @@ def rendered(
     return Renderer([]).render(op, candidate, target)
 
 
-def compiled(folder: Path, source: Rendered, sizes: Sequence[int], image: Image = IMAGE, text: str = "") -> Path:
-    """The candidate's shared library; the image lists the bytes of each parameter, as the stand-in wants it."""
+def compiled(
+    folder: Path,
+    source: Rendered,
+    sizes: Sequence[int],
+    image: Image = IMAGE,
+    text: str = "",
+    then: Sequence[Image] = (),
+) -> Path:
+    """The candidate's shared library; an image lists the bytes of each parameter, as the stand-in wants it.
+
+    `then` are those of more functions, with as many parameters.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "kernel.bin").write_text(text or " ".join([image.name, *map(str, sizes)]))
-    (folder / "kernel.h").write_text(kernel_header(image))
+    for number, each in enumerate((image, *then)):
+        (folder / image_name(number)).write_text(text or " ".join([each.name, *map(str, sizes)]))
+    (folder / "kernel.h").write_text(kernel_header([image, *then]))
     (folder / "candidate.cpp").write_text(source.source)
     warnings = ["-Wall", "-Wextra", "-Werror", "-Wconversion", "-Wshadow", "-Wno-sign-conversion"]
     flags = [*host_flags(), *warnings, "-I.", f"-I{LAUNCHER}"]

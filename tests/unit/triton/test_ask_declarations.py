@@ -25,9 +25,9 @@ def rms_norm(inout: bool = False, **changes: Any) -> Operator:
     """The example's operator, with changes of its tuned Triton function; x may be declared as written, too."""
     op = load_operator(EXAMPLE / "rms_norm")
     rows, (x, *rest) = op.kernel("rows"), op.tensors
-    assert rows.triton is not None
-    arguments = {**rows.triton.arguments, **changes.pop("arguments", {})}
-    function = replace(rows.triton, arguments=arguments, **changes)
+    (declared,) = rows.triton_functions
+    arguments = {**declared.arguments, **changes.pop("arguments", {})}
+    function = replace(declared, arguments=arguments, **changes)
     tensors = (Tensor("x", x.shape, x.dtype_name, inout=inout), *rest)
     return replace(op, tensors=tensors, kernels=(replace(rows, triton=function), op.kernel("generic")))
 

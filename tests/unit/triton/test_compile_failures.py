@@ -16,7 +16,7 @@ from triton_installed import EACH_TRITON, FUNCTIONS, ONE_TRITON, chain
 from aot_tune.compile import target_by_name
 from aot_tune.compile.diagnostics import first_error
 from aot_tune.compile.toolchain import Object
-from aot_tune.render.triton.recipe import Recipe, with_recipe
+from aot_tune.render.triton.recipe import Recipe, with_recipes
 
 pytestmark = pytest.mark.slow
 BLOCKED = {"x": "*fp32", "BLOCK": "constexpr"}
@@ -105,7 +105,7 @@ def test_other_failures_say_what_is_wrong(search: list[str], tmp_path: Path) -> 
         assert outcome.lasting
     outcome = chain(search).compile("int x;", target_by_name("cuda-sm_80"), tmp_path / "o", 10)
     assert "no recipe" in first_error(outcome.log)
-    source = with_recipe(plain, "#error wrong launcher\n")
+    source = with_recipes([plain], "#error wrong launcher\n")
     outcome = chain(search).compile(source, target_by_name("cuda-sm_80"), tmp_path / "o", 60)
     assert "wrong launcher" in first_error(outcome.log)
 

@@ -196,10 +196,13 @@ def test_a_folder_of_kernels_takes_the_place_of_what_is_embedded(
 
 
 def test_workspaces_hold_buffers_and_scratch_memory(tmp_path: Path, cuda: Path) -> None:
-    function = TritonFunction(
-        "scale.py:scale_kernel",
-        {"x": "x", "locks": Buffer("i32", tl.M, zero=True), "parts": Buffer("f32", tl.M * tl.N)},
-        grid=(tl.M, 2),
+    """Of two functions that run one after the other: they share a buffer, which is 0 before the first of them."""
+    locks, x = Buffer("i32", tl.M, zero=True), {"x": "x"}
+    first = TritonFunction(
+        "scale.py:scale_kernel", {**x, "locks": locks, "parts": Buffer("f32", tl.M * tl.N)}, grid=(tl.M, 2)
+    )
+    second = TritonFunction(
+        "scale.py:apply", {"x": locks, "locks": Buffer("f32", 1), "parts": tl.M}, grid=(tl.M - 4, 1)
     )
     image = IMAGE(
         tl.IMAGE,
@@ -209,18 +212,27 @@ def test_workspaces_hold_buffers_and_scratch_memory(tmp_path: Path, cuda: Path) 
         profile_scratch=8,
         profile_scratch_alignment=8,
     )
-    source = tl.rendered(tl.operator(function, tl.parameters("x locks parts out")))
-    library = tl.compiled(tmp_path, source, (8, 8, 8, 8, 8, 8), image)
+    declared = tl.parameters("x locks parts out")
+    source = tl.rendered(tl.operator(first, declared, (second, declared)), pins={"2:parts.bits": 64})
+    then = [IMAGE(tl.IMAGE, name="apply")]
+    library = tl.compiled(tmp_path, source, (8, 8, 8, 8, 8, 8), image, then=then)
     calls = [{"arguments": [X, X]}]
-    (answer,) = tl.call(library, source.symbol, calls, cuda)
-    # locks 20, parts 140, scratch of 5 x 2 x 2 blocks: 7680 and 160, each in whole pieces of 256
-    wanted = 256 + 256 + 7680 + 256
+    answer, empty = tl.call(library, source.symbol, [*calls, {"arguments": [{"shape": [4, 7]}] * 2}], cuda)
+    # locks 20, parts 140, scratch of 5 x 2 x 2 blocks: 7680 and 160, the second's buffer: in whole pieces of 256
+    wanted = 256 + 256 + 7680 + 256 + 256
     assert answer["bytes"] == wanted + 192
     base = answer["address"]
     assert base % 256 == 0
     got = [number(p) for p in tl.passed(answer)]
     assert got[1:3] == [base, base + 256]
-    assert got[4:] == [base + 512, base + 512 + 7680]
+    assert got[4:6] == [base + 512, base + 512 + 7680]
+    assert got[6:] == [base, base + wanted - 256, 5, answer["data"][1], 0, 0]
+    launches = [line.partition(" block")[0] for line in answer["log"] if not line.startswith(("parameter", "with"))]
+    assert [line for line in launches if not line.startswith(("zero", "set"))] == [
+        "load scale_kernel", "function", "load apply", "function",
+        "launch scale_kernel grid=10,2,1", "launch apply grid=1,1,1",
+    ]  # fmt: skip
+    assert [line.split()[1] for line in empty["log"] if line.startswith("launch")] == ["scale_kernel"]
     memory = bytes.fromhex(answer["memory"])
     assert memory[:20] == bytes(20)
     assert set(memory[20 : 512 + 7680]) == {0xFF}

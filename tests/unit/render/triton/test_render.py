@@ -10,10 +10,11 @@ import pytest
 import triton_launch as tl
 from places import GOLDEN as ALL_GOLDEN
 
-from aot_tune.render import Rendered
-from aot_tune.render.triton.recipe import Recipe, read_recipe
+from aot_tune.render import Rendered, resolved
+from aot_tune.render.triton.recipe import Recipe, read_recipes
 from aot_tune.spec import (
     Buffer,
+    Declarations,
     Descriptor,
     KernelParameter,
     Parameter,
@@ -48,7 +49,7 @@ def recipe(
 ) -> Recipe:
     declared = tl.parameters(text) if isinstance(text, str) else text
     op = tl.operator(function(arguments, **more), declared, **(operator or {}))
-    return read_recipe(tl.rendered(op).source)
+    return read_recipes(tl.rendered(op).source)[0]
 
 
 @pytest.mark.parametrize(
@@ -147,6 +148,22 @@ def test_what_cannot_be_passed_is_refused_with_a_remedy(arguments: Any, text: An
         recipe(arguments, text, operator=given, **more)
     assert error.value.what.startswith("operator 'scale': kernel 'triton'")
     assert error.value.fix
+
+
+WARPS = {"parameters": (Parameter("num_warps", (4, 8)),)}
+
+
+def test_several_functions_have_one_config() -> None:
+    """A launch option of a function goes before the config's; two autotuners are refused."""
+    first, second = function({"n": tl.M}), function({"n": tl.N}, options={"num_warps": 2})
+    op = tl.operator(first, tl.parameters("x n"), (second, tl.parameters("x n")), kernel=WARPS)
+    rendered = tl.rendered(op, config={"num_warps": 8}, pins={"2:n.bits": 64})
+    recipes = read_recipes(rendered.source)
+    assert [(r.options["num_warps"], r.signature["n"]) for r in recipes] == [(8, "i32"), (2, "i64")]
+    tuned = Declarations(parameters=tl.parameters("x n"), configs=({"num_warps": 4}, {"num_warps": 8}))
+    op = tl.operator(first, tuned, (second, tuned))
+    with pytest.raises(SpecError, match=r"and scale.py:scale_kernel have autotuners(.|\n)*`parameters`"):
+        resolved(op.kernel("triton"), tl.SM_90A.name)
 
 
 def test_the_source_is_that_of_the_golden_file() -> None:
