@@ -1,7 +1,5 @@
 """Fixtures that several stages' tests share."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

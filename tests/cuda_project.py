@@ -1,7 +1,5 @@
 """A kernel author's project for GPUs, built where there is none; records of measurements that were never made."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Random legal calls of operators, from what they declare, and their results by the operators' own references."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Tensors of random values in random layouts, with bytes around them that must stay as they are."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Operators with element types and scalars that few have, as an author writes them: f8, u64, i16, u16, bool, u8."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 NAMES = ("quantise", "rescale", "mix")

@@ -3,8 +3,6 @@
 To start Python and import numpy, torch or aot_tune for each of them costs more than they do.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
 import json

@@ -12,8 +12,6 @@ tensors, whose results must be as those of the call. `--opcheck` is how many cal
 `--only` makes one call, by its number. The exit status is 1 where something was wrong.
 """
 
-from __future__ import annotations
-
 import argparse
 import builtins
 import collections

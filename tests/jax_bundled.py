@@ -1,7 +1,5 @@
 """The bundled operators under jax.jit against jax.numpy, on the default device: `jax_bundled.py MODULE`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A user's operators under jax.jit, with all that operators may have: `jax_own.py MODULE`; see torch_library."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Scenarios with JAX, which starts threads for good: those of a file run in one process of their own."""
 
-from __future__ import annotations
-
 import json
 import sys
 import traceback

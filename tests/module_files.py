@@ -1,7 +1,5 @@
 """Python modules of libraries that were built somewhere, loaded into this process."""
 
-from __future__ import annotations
-
 import importlib.machinery
 import importlib.util
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small models of random weights, and a library of torch's own functions, for the tests of `aot_tune.torch.patch`."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Processes as tests see them in /proc, and what a test makes for them: programs, and small disks."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import time

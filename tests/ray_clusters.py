@@ -1,7 +1,5 @@
 """Ray clusters of this machine for tests: nodes with and without a stub GPU, and a project with kernels for it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Records that a test changes as text, with the digests of what they hold then."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which tests share fixtures, and so a process where several test side by side, and which scopes begin first."""
 
-from __future__ import annotations
-
 FIRST = ("integration/test_replay.py", "integration/test_cuda.py")
 """What begins before all else: a process makes the wheel, which is for all of them, and another what takes as long."""
 LONG = ("integration/", "faults/", "gpu/", "unit/pipeline/", "unit/bench/")

@@ -1,7 +1,5 @@
 """Stand-ins for libraries that come with a GPU: libcuda.so.1, libcublasLt.so.13, libcudnn.so.9, libamdhip64.so."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import shutil

@@ -4,8 +4,6 @@
 integer tells, and extents that are worked out; the dtype of `cast` is that of the output which its caller passes.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path

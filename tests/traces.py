@@ -1,7 +1,5 @@
 """What a run-time trace (AOT_TUNE_TRACE) holds, and a clock that runs ahead, so that no test waits for a write."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections import Counter

@@ -3,8 +3,6 @@
 The times are made up: code with the JIT's assumptions is twice as fast as code without; a kernel `split` is faster.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

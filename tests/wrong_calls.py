@@ -1,7 +1,5 @@
 """Calls that are wrong in one thing, made of legal ones; each says the error that has to come."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A bench with a tiny operator, y = 2 * x + 1 (+ bias), and compiled candidates that go wrong in every known way."""
 
-from __future__ import annotations
-
 import functools
 import subprocess
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Who is to blame: what a candidate leaves behind costs no other one, and what a worker lacks costs none."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource

@@ -1,7 +1,5 @@
 """What candidates do wrong, and the status that it must come to; each with a real compiled candidate."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

@@ -1,7 +1,5 @@
 """Sums of small integers must be right to the last bit, and scalars must be used: what hides elsewhere is found."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

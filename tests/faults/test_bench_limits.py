@@ -3,8 +3,6 @@
 These pass because something is *not* found. When one fails, the sandbox has become better: change the page with it.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Worker processes: how they start, die and are replaced; nothing of them is left behind."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """Races and surveys: paired rounds, baselines in their own process, entries that go wrong on the way."""
 
-from __future__ import annotations
-
 import re
 import statistics
 from pathlib import Path

@@ -3,8 +3,6 @@
 tests/unit/spec and tests/unit/render have what else is refused of operators and templates, in the same words.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Builds that are killed, stopped or interrupted: nothing is left running, and the next build loses nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -1,7 +1,5 @@
 """Odd environments, odd paths, read-only sources, no network: the library is the same, or the error is clear."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

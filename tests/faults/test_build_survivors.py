@@ -1,7 +1,5 @@
 """Candidates and operators that fail: what a build does then, and what it tells."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Several builds at once over one cache: each key is made once, and all get the same library."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Damaged, foreign, poisoned and outdated cache entries are misses, never loaded, and replaced."""
 
-from __future__ import annotations
-
 import logging
 import os
 import random

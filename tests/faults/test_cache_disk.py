@@ -1,7 +1,5 @@
 """A disk that is full, read only or not there costs the cache, not the build."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

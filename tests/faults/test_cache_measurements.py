@@ -1,7 +1,5 @@
 """Damaged, foreign and outdated measurements are measured again; killed writers lose at most one each."""
 
-from __future__ import annotations
-
 import logging
 import os
 import random

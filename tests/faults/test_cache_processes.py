@@ -1,7 +1,5 @@
 """Several builds on one cache, and builds that are killed at any moment."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

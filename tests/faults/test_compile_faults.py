@@ -1,7 +1,5 @@
 """Candidates that do not compile, compile for ever, flood the log, or crash the compiler."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

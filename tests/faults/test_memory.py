@@ -1,7 +1,5 @@
 """Builds with little memory: what does not fit is left out and named, and nobody else pays for it."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import json

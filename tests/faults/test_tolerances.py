@@ -1,7 +1,5 @@
 """Right kernels as people write them pass with at most one declared word, and a refusal names that word."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Builds for the tests on a GPU: the bundled operators as a small library, and single kernels for the bench."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """Calls that read what the call right before them writes: kernels that start early must wait for it."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Without a GPU, torch built for CUDA, nvcc or CMake, every test is skipped and says why.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import os

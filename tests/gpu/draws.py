@@ -1,7 +1,5 @@
 """Odd calls for the tests on a GPU: drawn at random, and made for the guards of a variant. Needs no torch."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import operator as op

@@ -1,7 +1,5 @@
 """Scenarios of `scenarios.py` for calls as models make them: in place, with leading dims, attention of views."""
 
-from __future__ import annotations
-
 import itertools
 
 import torch

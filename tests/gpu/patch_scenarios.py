@@ -1,7 +1,5 @@
 """Patched models on a GPU, in a fresh process: `patch_scenarios.py NAME MODULE`; exceptions fail."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Calls on a GPU and their truth: tensors made by a layout, with guards around them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

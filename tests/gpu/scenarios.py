@@ -1,7 +1,5 @@
 """What the tests run in fresh processes: `scenarios.py NAME MODULE TEMPLATES [ARGUMENT...]`; exceptions fail."""
 
-from __future__ import annotations
-
 import ctypes
 import inspect
 import itertools

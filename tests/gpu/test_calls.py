@@ -1,7 +1,5 @@
 """Calls of a library: streams, threads, graphs, loading ahead, workspaces, odd values; each in a fresh process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Composed variants of gemm on a GPU: a vendor's product, then the epilogue in a kernel of ours, inside a library."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from typing import Any

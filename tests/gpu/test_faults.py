@@ -1,7 +1,5 @@
 """Faults that only a real GPU has: endless kernels, illegal accesses, a busy GPU, clocks that fall."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

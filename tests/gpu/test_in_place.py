@@ -1,7 +1,5 @@
 """Kernels that work in place on a GPU: right ones are timed on what they were verified on, wrong ones are not kept."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

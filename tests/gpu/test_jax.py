@@ -1,7 +1,5 @@
 """The bundled operators under jax.jit on a GPU, from the library that is built for it; see tests/jax_bundled.py."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys

@@ -1,7 +1,5 @@
 """The bundled operators under torch on a GPU: torch.ops (streams, graphs, several GPUs, profiles), patched models."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

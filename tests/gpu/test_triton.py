@@ -1,7 +1,5 @@
 """examples/triton_package on a GPU: built and tuned by the real build, every variant right or refused where it must."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import shutil

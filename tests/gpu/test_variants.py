@@ -1,7 +1,5 @@
 """Every variant for this GPU on odd shapes, strides and alignments, against float64."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

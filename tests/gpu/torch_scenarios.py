@@ -1,7 +1,5 @@
 """Operators of torch on a GPU, in a fresh process: `torch_scenarios.py NAME MODULE SHIM`; exceptions fail."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Scenarios of `scenarios.py` for a library of Triton kernels, and some of its own: run in fresh processes likewise."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import Counter

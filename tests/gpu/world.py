@@ -1,7 +1,5 @@
 """The library that scenarios run on, and calls of it that are expected to fail."""
 
-from __future__ import annotations
-
 import importlib.machinery
 import importlib.util
 from collections.abc import Callable

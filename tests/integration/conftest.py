@@ -1,7 +1,5 @@
 """One wheel of the project, built in isolation from a read-only copy, and a fresh environment that holds it."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Libraries for 64-bit Arm by a cross compiler: built and not measured. They are not run here."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

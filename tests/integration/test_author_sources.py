@@ -1,7 +1,5 @@
 """A project whose kernels are functions of its own sources, with what CMake says of folders, flags and libraries."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

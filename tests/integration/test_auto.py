@@ -1,7 +1,5 @@
 """Mode auto beside a committed record: only what the record does not know is compiled and measured."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

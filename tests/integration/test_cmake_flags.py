@@ -1,7 +1,5 @@
 """Flags of the project that a library is built in: what it is, is the same with all of them."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

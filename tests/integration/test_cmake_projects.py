@@ -1,7 +1,5 @@
 """Projects of other shapes than one folder: subdirectories, policies, languages, names of files and of options."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Composed variants in a library that is built by replay, where there is no GPU."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

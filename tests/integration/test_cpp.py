@@ -1,7 +1,5 @@
 """C and C++ programs built against the installed wheel with nothing but CMake and a compiler."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

@@ -4,8 +4,6 @@ Where nothing is called, the two commands that CMake would run are all there is.
 GPU's committed record that CI does.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The linked library picks, for every problem of the workload, the variant that the report says."""
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

@@ -3,8 +3,6 @@
 Nothing here ran on a card.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """A project that `aot-tune init` made builds a wheel at once, with options through pip; Python and C++ call it."""
 
-from __future__ import annotations
-
 import json
 import sys
 import zipfile

@@ -3,8 +3,6 @@
 Scenarios are in tests/jax_bundled.py and tests/jax_own.py.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import subprocess

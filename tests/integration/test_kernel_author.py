@@ -1,7 +1,5 @@
 """The kernel author's example, built by every front end against the wheel; nothing unchanged is done twice."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """The wheel's library answers the same on all CPU levels, and in all threads."""
 
-from __future__ import annotations
-
 import json
 
 from environments import Venv, environment, run

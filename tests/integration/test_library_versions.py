@@ -1,7 +1,5 @@
 """The version in a library's name: by default, where a project sets its own, and in a wheel, which holds no links."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a process does with a library beside calling it: forks, closes it, has two of its name, ends threads, traces."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

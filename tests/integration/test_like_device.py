@@ -1,7 +1,5 @@
 """A build on a device without a record of its own begins with what won on a like device."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The check after the link: each variant is called through the library itself, and what is wrong ends the build."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterator

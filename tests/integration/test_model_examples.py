@@ -1,7 +1,5 @@
 """Examples of models, each in a process of its own, with the operators of the wheel."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -2,8 +2,6 @@
 expressions and integers, drawn inputs, element types. Wrong kernels are not in it. Operators are in the folder `odd`.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

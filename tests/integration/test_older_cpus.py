@@ -1,7 +1,5 @@
 """What a build makes for older CPUs beside this machine's own target, for a short while."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models that call the installed operators by `aot_tune.torch.patch`: their logits, and what the table says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """Random calls of the installed operators, legal and wrong ones, in all ways: some of those of tests/fuzz.py."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import numpy as np

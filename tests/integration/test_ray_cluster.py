@@ -1,7 +1,5 @@
 """A build on a Ray cluster of this machine: two models of a stub GPU on three nodes, a driver and a node that die."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """A build of the inputs of an earlier one compiles and measures nothing; what changes, by however little, is anew."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable

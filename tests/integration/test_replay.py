@@ -1,7 +1,5 @@
 """From measurements to a database, and from the database to the same wheel everywhere."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Surveys of a build: shapes that nobody tuned get the variant that is right for them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

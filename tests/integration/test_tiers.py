@@ -1,7 +1,5 @@
 """A cache that others share by a volume: a build takes from it what it can, and leaves it as it is."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The bundled operators under torch.ops, by Python and by the shim: gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """A user's operators under torch.ops, by Python and by the shim: schemas, values, graphs, files, wrong calls."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

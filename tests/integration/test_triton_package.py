@@ -3,8 +3,6 @@
 The record's times are made up: code with the JIT's assumptions is twice as fast as code without.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`aot-tune tune`: a project tuned for its records alone, interrupted and gone on with, and then built from them."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """The wheel: what is in it, how it was built, and what its commands say."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

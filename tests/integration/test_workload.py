@@ -1,7 +1,5 @@
 """A workload that the user states in a file is what is tuned, whatever the operators declare."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

@@ -4,8 +4,6 @@ STUB_GPU is `name|capability|unit`. Processes that Ray has given no GPU see none
 get the variable. They use the host's memory and clock.
 """
 
-from __future__ import annotations
-
 import importlib.abc
 import importlib.machinery
 import importlib.util

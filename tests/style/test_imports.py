@@ -1,7 +1,5 @@
 """Which module may import which: data flows one way, between folders, between their rooms, and without a circle."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

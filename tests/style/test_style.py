@@ -1,7 +1,5 @@
 """How the code is written: formatters, linters, types, sizes, and words that may not occur."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

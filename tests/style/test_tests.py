@@ -1,7 +1,5 @@
 """How tests are written: what two of them share lies in a module that is no test."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

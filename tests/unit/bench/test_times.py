@@ -1,7 +1,5 @@
 """What times say: spread, noise, gains in the same rounds, rounds that are kept."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

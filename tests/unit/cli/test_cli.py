@@ -1,7 +1,5 @@
 """The command line: what it says of wrong names, and of files that cannot be read."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """`aot-tune init`: what it writes, and what it refuses to write over or under which names."""
 
-from __future__ import annotations
-
 import errno
 import subprocess
 import sys

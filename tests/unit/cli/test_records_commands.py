@@ -1,7 +1,5 @@
 """`aot-tune records`, as people and git call it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`aot-tune report`: how it fits a terminal, what it writes as a page, and what it says of bad input."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

@@ -1,7 +1,5 @@
 """`aot-tune workload`: files in, files and tables out."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The object cache: what is in a key, what the modes do, what is counted and what goes."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

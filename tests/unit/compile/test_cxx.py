@@ -1,7 +1,5 @@
 """The C++ toolchain: targets, identity, objects that do not depend on where they are made, and linking."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

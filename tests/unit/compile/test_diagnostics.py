@@ -1,7 +1,5 @@
 """From compiler output to the line that matters."""
 
-from __future__ import annotations
-
 import pytest
 
 from aot_tune.compile.diagnostics import first_error, is_lasting

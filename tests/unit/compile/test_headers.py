@@ -1,7 +1,5 @@
 """Headers that were looked for in vain, or that failed: what was compiled without them is compiled again with them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """The number of parallel compiles, on made-up machines."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The CUDA toolchain with a real nvcc: objects, their symbols, resources and places, and linking. No GPU is needed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

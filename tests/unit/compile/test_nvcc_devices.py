@@ -1,7 +1,5 @@
 """What the driver is asked about the GPUs, and what is said when it cannot answer. The driver is a few lines here."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

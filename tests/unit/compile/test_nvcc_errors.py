@@ -1,7 +1,5 @@
 """What goes wrong with a real nvcc: errors lead to the template; deadlines and missing tools are statuses."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

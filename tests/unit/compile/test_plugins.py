@@ -1,7 +1,5 @@
 """Backends of other packages: a tiny one works, and each that does not is named with its package and version."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import itertools

@@ -1,7 +1,5 @@
 """Which nvcc is found, and what is said when it is missing, old or incomplete. Scripts answer as nvcc does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

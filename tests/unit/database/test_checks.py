@@ -1,7 +1,5 @@
 """Records held to the operators of the tree."""
 
-from __future__ import annotations
-
 import itertools
 from functools import cache
 from pathlib import Path

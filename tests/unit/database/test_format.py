@@ -1,7 +1,5 @@
 """Databases as text: round trips, fixed bytes, and reading that is strict to the byte."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

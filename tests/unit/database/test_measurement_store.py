@@ -1,7 +1,5 @@
 """The measurement store: keys, races, modes, speed."""
 
-from __future__ import annotations
-
 import random
 import time
 from pathlib import Path

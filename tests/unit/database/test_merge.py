@@ -1,7 +1,5 @@
 """Two records together: what both say, what a newer one says; and what of a record holds on this machine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """Which changes of what a reference uses make its measurements those of another operator."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

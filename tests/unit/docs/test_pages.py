@@ -1,7 +1,5 @@
 """The pages: what they show is right and is that of the examples, their links lead somewhere, Sphinx builds them."""
 
-from __future__ import annotations
-
 import json
 import re
 import statistics

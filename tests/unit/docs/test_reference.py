@@ -1,7 +1,5 @@
 """The reference is what the code says, and has every option, variable, command, function and class."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

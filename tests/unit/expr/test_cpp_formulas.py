@@ -1,7 +1,5 @@
 """Formulas in C++, in its vectors, and in CUDA C++ on the host: what they give is what the reference gives."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

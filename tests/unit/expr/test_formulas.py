@@ -1,7 +1,5 @@
 """Formulas: what they are written with, what they are refused for, and what they are recognised by."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import pickle

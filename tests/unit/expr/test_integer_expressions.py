@@ -1,7 +1,5 @@
 """Functions of a call's facts become expressions, which give what the functions give: also grids and heuristics."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from fractions import Fraction

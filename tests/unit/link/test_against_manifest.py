@@ -1,7 +1,5 @@
 """A linked library is what its manifest says, or verification names what is not."""
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """What calls from Python pass beside tensors' elements, and what is refused: dims, scalars, conditions in `legal`."""
 
-from __future__ import annotations
-
 import ctypes
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """The C interface under sanitizers: every error, nothing written when a call fails, no byte out of bounds."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A library's tables are checked before anything is written."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which variant of the library of odd operators serves a call: by times, by nearest problems, by level."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Which variant a call gets: the same from C, from Python and by a model of the tables, on every level of the CPU."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

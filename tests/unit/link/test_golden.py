@@ -1,7 +1,5 @@
 """What link writes, in full: a change of generated code shows in review. UPDATE_GOLDEN=1 writes the files anew."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import subprocess

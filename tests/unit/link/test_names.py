@@ -1,7 +1,5 @@
 """Names, defaults and texts of an operator that would not be ones in generated code: refused early, or written so."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import math

@@ -1,7 +1,5 @@
 """The stub as type checkers read it, and beside the module that it is of."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

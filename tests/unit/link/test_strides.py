@@ -1,7 +1,5 @@
 """The runtime and Python agree on the normal form of strides, and that form is harmless."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import subprocess

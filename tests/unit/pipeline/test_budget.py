@@ -1,7 +1,5 @@
 """Budgets: all of one is used where there is work; if it is too short, the library is whole all the same."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

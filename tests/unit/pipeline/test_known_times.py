@@ -1,7 +1,5 @@
 """Times from an immutable table of measurements."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement

@@ -1,7 +1,5 @@
 """Problems that would take a CPU out of proportion long are not measured, unless the effort asks for it."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from bundled import OPERATORS

@@ -1,7 +1,5 @@
 """What a session knows of the devices that are here."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

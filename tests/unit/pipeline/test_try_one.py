@@ -1,7 +1,5 @@
 """One candidate by itself: problems are found by their ids, candidates by their names."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

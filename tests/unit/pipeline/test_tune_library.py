@@ -1,7 +1,5 @@
 """What is refused of a planned library before anything is measured, and what the command line makes of a project."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

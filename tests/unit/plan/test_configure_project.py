@@ -1,7 +1,5 @@
 """A project as `aot-tune tune` finds it: by its folder, configured as pip would."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

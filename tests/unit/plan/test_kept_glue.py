@@ -1,7 +1,5 @@
 """Static libraries of glue in the cache: taken where the settings are the same and nothing is damaged."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from aot_tune.plan.kept_glue import fetch_glue, keep_glue

@@ -1,7 +1,5 @@
 """Options: precedence, checks and their table."""
 
-from __future__ import annotations
-
 import pytest
 
 from aot_tune.plan.options import misspelt, resolve

@@ -1,7 +1,5 @@
 """What is looked at before anything is built: whom a library is for, what its plan leaves idle or unchecked."""
 
-from __future__ import annotations
-
 import dataclasses
 import platform
 from pathlib import Path

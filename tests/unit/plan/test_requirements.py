@@ -1,7 +1,5 @@
 """What the build backend asks for: nothing for CPU builds, and for GPUs only what is missing and of use."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

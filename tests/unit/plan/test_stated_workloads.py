@@ -1,7 +1,5 @@
 """Files of AOT_TUNE_WORKLOAD: what lines mean, and what is said of those that are wrong."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence

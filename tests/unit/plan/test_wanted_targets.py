@@ -1,7 +1,5 @@
 """What the names in AOT_TUNE_TARGETS stand for."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import cast
 

@@ -1,7 +1,5 @@
 """Element types and scalars in CUDA templates: what is rendered, that nvcc takes it, and what conversions give."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 from pathlib import Path

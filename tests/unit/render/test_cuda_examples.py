@@ -1,7 +1,5 @@
 """CUDA examples: kernels of packages, unmodified, are read, compiled and linked; an author's sources compile."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is rendered, in full, in C++ and in CUDA C++: a change of it shows in review. UPDATE_GOLDEN=1 writes it anew."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Functions of the author's: the source around them, what they are passed, and that it compiles and runs."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rendering: hooks, specialisation, line maps, errors of templates, and tokens by which a source is recognised."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

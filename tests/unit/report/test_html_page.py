@@ -1,7 +1,5 @@
 """The report's page: what its tables and charts hold, that it loads nothing, and that it draws in a browser."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

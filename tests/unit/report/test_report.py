@@ -1,7 +1,5 @@
 """The report as text, compared whole, and the progress lines."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """AOT_TUNE_CHECK: results of variants beside those of the generic variant, which serves where they differ."""
 
-from __future__ import annotations
-
 import forked
 import linked
 import pytest

@@ -1,7 +1,5 @@
 """How many threads a call gets: what was set, OpenMP's own number, and the quotas of control groups."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """AOT_TUNE_EXCLUDE: variants that a library never chooses; and what `aot-tune explain` passes on to a library."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """Libraries for AMD's devices, with stand-ins for the HIP runtime and for kernels; nothing here ran on a card."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

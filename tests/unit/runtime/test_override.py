@@ -1,7 +1,5 @@
 """AOT_TUNE_OVERRIDE: what serves the calls that a file's rules are for, what explain() says of it, and bad files."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

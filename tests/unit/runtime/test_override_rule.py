@@ -1,7 +1,5 @@
 """Lines of AOT_TUNE_OVERRIDE's file, read under sanitizers: what calls they are for, and what is said of bad ones."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 from collections.abc import Callable, Sequence

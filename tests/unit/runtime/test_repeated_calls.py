@@ -1,7 +1,5 @@
 """Calls one after the other: none is taken for another, whatever was called before and whatever runs in between."""
 
-from __future__ import annotations
-
 import gc
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The headers that make tensors of a program's memory, and the numbers by which headers and libraries fit."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

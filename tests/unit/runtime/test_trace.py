@@ -1,7 +1,5 @@
 """AOT_TUNE_TRACE: what a library writes of the calls that it served, and when."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import resource

@@ -1,7 +1,5 @@
 """What a library says where it was tuned for others: AOT_TUNE_WARN=unseen, explain()'s threads and processors."""
 
-from __future__ import annotations
-
 import forked
 import linked
 

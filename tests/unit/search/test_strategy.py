@@ -1,7 +1,5 @@
 """The portfolio: every config at most once and only those of the space, whatever is told; and it learns."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -1,7 +1,5 @@
 """Selection: few variants, low regret, and for other calls what was fastest on the nearest problem."""
 
-from __future__ import annotations
-
 import math
 import random
 import sys

@@ -1,7 +1,5 @@
 """Decisions from a survey: shapes that nobody timed get what is expected to be fastest there."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from collections.abc import Callable

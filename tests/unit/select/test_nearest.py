@@ -1,7 +1,5 @@
 """Calls that nobody measured get what was fastest on the nearest measured problem that tells something of them."""
 
-from __future__ import annotations
-
 from bundled import OPERATORS
 
 from aot_tune.select import Nearest, form_of

@@ -1,7 +1,5 @@
 """Small projects whose kernels are functions of sources, loaded, rendered, and run on the host."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The operators that ship with the project, by name. Each is loaded once, when it is asked for."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Mapping
 

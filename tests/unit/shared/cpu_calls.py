@@ -1,7 +1,5 @@
 """Kernels for the CPU, compiled for what this machine runs, and called with tensors that nothing may be read behind."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import subprocess

@@ -1,7 +1,5 @@
 """Kernels for CPUs that are compiled and called on arrays of numpy."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Databases for the tests: any that hypothesis draws, and a small one with everything in it."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

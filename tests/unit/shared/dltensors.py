@@ -1,7 +1,5 @@
 """DLPack's tensor, and tensors by numbers, as a call's checks get them."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """A GPU as a device, for the tests of what the bench knows of GPUs."""
 
-from __future__ import annotations
-
 from aot_tune.bench.devices.cuda import device_of
 
 H200 = device_of(

@@ -1,7 +1,5 @@
 """C++ and CUDA C++ compiled for the host; cuda_on_host/cuda_runtime.h stands in for CUDA."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The host as a GPU of a session: its tensors and its clock. Needs torch."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import math

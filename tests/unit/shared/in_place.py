@@ -1,7 +1,5 @@
 """An operator that reads and writes, candidates of it that go wrong, and a session of either family that runs them."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 from pathlib import Path

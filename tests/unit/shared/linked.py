@@ -1,7 +1,5 @@
 """Libraries for the tests of link: small operators with candidates written by hand, linked as a package would be."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """A library for CPUs and CUDA in two dtypes, for the tests of link, with stand-ins for kernels and the driver."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A library for CPUs and two of AMD's architectures in two dtypes, for the tests of link; kernels run on the host."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import ModuleType
 from typing import Any

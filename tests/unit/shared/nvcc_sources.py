@@ -1,7 +1,5 @@
 """CUDA sources for the tests of the toolchain, and whether there is a compiler for them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from aot_tune.compile import target_by_name

@@ -17,8 +17,6 @@ by_nearest, by_times_9, by_times_11 variants that fill in, behind nearest proble
 likely       a choice by expected times, which are known of calls without an activation alone
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import random

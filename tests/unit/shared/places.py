@@ -1,7 +1,5 @@
 """Where things are that unit tests read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 SHARED = Path(__file__).resolve().parent

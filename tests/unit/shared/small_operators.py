@@ -1,7 +1,5 @@
 """Operators that tests declare in Python: what they do not say is the same in all."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

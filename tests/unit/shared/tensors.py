@@ -1,7 +1,5 @@
 """Tensors that are read through DLPack alone."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import ClassVar
 

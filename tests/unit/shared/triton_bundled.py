@@ -1,7 +1,5 @@
 """What tests of the bundled Triton kernels share, and what they run in forks of another process."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import os

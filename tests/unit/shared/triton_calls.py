@@ -6,8 +6,6 @@ tensors as {"shape", "strides", "dtype", "offset", "device"}, None, or {"scalar"
 ...], ...]} makes a call of each row of shapes and answers with the grids. Output: a list with what each call came to.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import sys

@@ -1,7 +1,5 @@
 """Candidates of Triton functions for the tests of the toolchain: recipes, and a launcher that tells what it has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

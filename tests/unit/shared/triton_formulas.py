@@ -4,8 +4,6 @@
 folder, which passes what it takes.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys

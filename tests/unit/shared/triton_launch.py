@@ -1,7 +1,5 @@
 """Triton candidates with hand-written images, for tests of launchers: rendered, compiled and called without a GPU."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

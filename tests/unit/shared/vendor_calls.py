@@ -5,8 +5,6 @@ an element, `room`, `stream`, `device`, and may `preload` first; or it is {"set"
 answer says what came of each function, what the library was asked for, and whether the output was touched.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 from pathlib import Path
@@ -19,7 +17,6 @@ from forked import answer
 from host_compiler import CUDA, shared_object
 
 from aot_tune.compile.toolchain import target_by_name, toolchain_for
-from aot_tune.compile.vendor_calls import VENDORS
 from aot_tune.render import Rendered, candidate_for
 from aot_tune.spec import ConfigValue, Operator, row_major
 from aot_tune.spec.load_operators import bundled_templates, load_operator
@@ -43,7 +40,7 @@ class OnHost:
 
     def __init__(self, folder: Path, rendered: Rendered) -> None:
         self.rendered, self.operator = rendered, bundled_templates() / rendered.candidate.operator
-        if rendered.candidate.backend in VENDORS:
+        if rendered.candidate.backend in ("cublaslt", "cudnn"):
             toolchain = toolchain_for(rendered.candidate.backend)
             outcome = toolchain.compile(rendered.source, HOPPER, folder / "candidate.o", 120.0)
             assert (outcome.status, outcome.log) == ("ok", "")

@@ -1,7 +1,5 @@
 """Functions of sources as kernels: what is read of C++ and CUDA, and what of a declaration contradicts it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Specs: expressions, problems, and the errors that name the value, the place and the remedy."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 from collections.abc import Callable

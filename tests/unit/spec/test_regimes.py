@@ -1,7 +1,5 @@
 """Regimes of calls: those that are declared, those that guards of kernels imply, and the extents that each may have."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tensors: what is read and written, outputs in the memory of inputs, and how test values are declared."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

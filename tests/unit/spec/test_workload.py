@@ -1,7 +1,5 @@
 """Problems by their ids; shapes of a survey: within ranges, no tuned ones, always the same, for each kind of calls."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Caches of others that are only read: what they have is taken, and whatever is wrong with them is told and no more."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

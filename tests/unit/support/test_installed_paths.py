@@ -1,7 +1,5 @@
 """Which modules are a project's own."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What the build prints: lines of several threads stay whole, a count is one line that changes, or no flood."""
 
-from __future__ import annotations
-
 import io
 import os
 import pty

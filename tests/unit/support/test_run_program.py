@@ -1,7 +1,5 @@
 """Running a compiler: bounded, clean, and gone when it should be."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`aot_tune.torch.patch` on small models, with a library that computes by torch: what is called, and what comes out."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Callable

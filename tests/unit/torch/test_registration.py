@@ -1,7 +1,5 @@
 """What is registered: extents on integers and on symbols; and versions of torch that it is not for."""
 
-from __future__ import annotations
-
 import random
 import warnings
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What building and loading the shim says when something is missing; that it works is tested with libraries."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What becomes of the answers of the processes that read Triton functions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

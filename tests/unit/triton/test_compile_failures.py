@@ -1,7 +1,5 @@
 """What of Triton functions does not compile: the line that matters, and what becomes of the process."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import time

@@ -1,7 +1,5 @@
 """The processes that compile Triton functions: kept, one for each thread, replaced when dead, gone with their owner."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

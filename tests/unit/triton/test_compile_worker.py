@@ -1,7 +1,5 @@
 """The Triton toolchain: objects, images, their launch constants, and equality with the JIT."""
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Fragments as functions of Triton: in its interpreter they give what the reference gives."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

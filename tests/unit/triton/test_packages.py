@@ -1,7 +1,5 @@
 """examples/from_packages: functions of packages, unmodified, are read and compiled. tests/gpu runs them."""
 
-from __future__ import annotations
-
 import functools
 import importlib.machinery
 import os

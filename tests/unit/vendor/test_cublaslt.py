@@ -1,7 +1,5 @@
 """Asking cuBLASLt for its algorithms, with a stand-in for the library."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Numbers and layouts of vendors' libraries that we wrote down, compared with their headers, where there are any."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

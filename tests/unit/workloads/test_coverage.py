@@ -1,7 +1,5 @@
 """What a build covers of a trace: by calls, by time, and for whose trace."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

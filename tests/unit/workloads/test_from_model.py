@@ -1,7 +1,5 @@
 """A config.json becomes what a forward pass of the model calls."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from typing import Any

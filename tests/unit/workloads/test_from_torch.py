@@ -1,7 +1,5 @@
 """What torch writes of its calls: real traces of its profiler, operator inputs, and TunableOp's files."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Lines of workload files and traces: what is read, what is refused and how, and what is written."""
 
-from __future__ import annotations
-
 import pytest
 from bundled import OPERATORS
 from hypothesis import given

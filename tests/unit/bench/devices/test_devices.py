@@ -1,7 +1,5 @@
 """CPUs and GPUs as devices: their identity, the floor of what calls may take, and the roofline."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

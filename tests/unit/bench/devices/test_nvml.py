@@ -1,7 +1,5 @@
 """What NVML tells of GPUs, and what the monitor makes of it, with a stub of its library that a file controls."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Odd problems: legal, varied, and fitted to what kernels require."""
 
-from __future__ import annotations
-
 import pytest
 from bundled import OPERATORS
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """The sandbox where the kernel has none, and its limit of memory, which is lifted; candidates try the rest."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Records, messages and framing of the bench: canonical, strict, whole."""
 
-from __future__ import annotations
-
 import os
 import struct
 import typing

@@ -1,7 +1,5 @@
 """Baselines on the CPU get tensors of the problem's dtypes."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Guarded memory: alignment, canaries and pages without access; and inputs that are the same everywhere."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import json

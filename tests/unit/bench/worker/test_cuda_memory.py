@@ -1,7 +1,5 @@
 """Guarded memory of a GPU, on the host's tensors, and comparisons of elements that are no plain numbers."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 from pathlib import Path

@@ -3,8 +3,6 @@
 What rounds as kernels do is right, forty planted faults are refused, in every dtype; TF32 is where it is declared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

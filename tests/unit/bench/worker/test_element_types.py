@@ -1,7 +1,5 @@
 """Elements of all types: how they are drawn and stored, what is right of them, on the host and in torch's tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

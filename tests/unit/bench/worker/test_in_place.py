@@ -1,7 +1,5 @@
 """What is read and written is as it was in front of each call, and outputs are right in the memory of inputs, too."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Values of test tensors: ranges, promises of rows, files, seeds, and functions of the author's."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

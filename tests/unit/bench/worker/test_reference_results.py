@@ -1,7 +1,5 @@
 """The tolerance: a correct sum in another order passes, one wrong element does not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How many threads a candidate's calls are timed with."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs that verify a candidate: which are made, what is told of them, and whether it does less where it is repeated."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A session of the CUDA family on the host's tensors: what of a device goes wrong is told."""
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import re

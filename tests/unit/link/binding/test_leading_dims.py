@@ -1,7 +1,5 @@
 """Calls of tensors with any number of leading dims, for which an operator declares one."""
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Calls from Python: what is taken, what comes back, and what is refused with which error."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """The Python module in its process: memory, threads, the lock, the environment, other interpreters."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Clusters that cannot be had, and nodes that are not fit for a build: what is told of each."""
 
-from __future__ import annotations
-
 import socket
 import sys
 from pathlib import Path

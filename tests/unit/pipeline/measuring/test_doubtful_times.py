@@ -1,7 +1,5 @@
 """Times that other programs may have spoiled: at the scheduler's ticks, and above those of larger problems."""
 
-from __future__ import annotations
-
 import pytest
 from small_operators import make_operator
 

@@ -1,7 +1,5 @@
 """What is verified before the link, and what becomes of it where no worker can be started."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The records of a build: what is exported to commit, and the folder that it goes to."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from datetime import datetime

@@ -1,7 +1,5 @@
 """What a build makes of records: which variants it keeps, what it says of what does not hold, and what it refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Winners that are carried over: few that win every problem, and when races here disagree with them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is compiled and measured when: plan and builder with compilers and devices that only let a clock run."""
 
-from __future__ import annotations
-
 import heapq
 import io
 import itertools

@@ -1,7 +1,5 @@
 """What ships runs under sanitizers, if AOT_TUNE_SANITIZE says so: what they report, and what they cannot say."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import SimpleNamespace

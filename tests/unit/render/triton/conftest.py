@@ -1,7 +1,5 @@
 """The driver that tests of launchers share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

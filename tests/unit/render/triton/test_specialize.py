@@ -1,7 +1,5 @@
 """What a Triton function is compiled for, which calls that code takes, and what no code can be right for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

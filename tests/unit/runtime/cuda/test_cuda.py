@@ -1,7 +1,5 @@
 """Libraries for CUDA: dispatch over devices and dtypes with stand-ins for driver and kernels; real objects by nvcc."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Iterator
