@@ -15,8 +15,6 @@ from typing import IO, Any
 
 from aot_tune.support.errors import BuildError
 
-__all__ = ["LOG_NAME", "BuildLog", "trace_of"]
-
 LOG_NAME = "build.jsonl"
 _APART = 2e-3
 """What ends within so many seconds after the next event's begin does not overlap with it: clocks differ."""
