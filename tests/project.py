@@ -193,12 +193,7 @@ class Project:
     # Through CMake.
 
     def cmake(
-        self,
-        *arguments: object,
-        build: str = "cmake",
-        status: int | None = 0,
-        cwd: Path | None = None,
-        **given: str,
+        self, *arguments: object, build: str = "cmake", status: int | None = 0, cwd: Path | None = None, **given: str
     ) -> str:
         """Configure with CMake and Ninja."""
         argv = ["cmake", "-G", "Ninja", "-S", self.folder, "-B", self.folder / build]

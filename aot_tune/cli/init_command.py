@@ -31,11 +31,7 @@ _PLACES = {
     "gitignore": ".gitignore",
 }
 """Files of every project: the name of the template without its suffix, and the path in the project."""
-_BESIDE = {
-    "plain": {},
-    "cuda": {"axpy.cu": "csrc/axpy.cu"},
-    "triton": {"kernels.py": "templates/kernels.py"},
-}
+_BESIDE = {"plain": {}, "cuda": {"axpy.cu": "csrc/axpy.cu"}, "triton": {"kernels.py": "templates/kernels.py"}}
 _STEPS = (
     "pip install cmake ninja pytest",
     "pip install --no-build-isolation -v .",

@@ -73,10 +73,7 @@ _LISTING = 4 << 20
 
 _OWN_TARGET = re.compile(r"\b(?:target(?:_clones)?|__target__)\s*\(|\b(?:asm|__asm|__asm__)\b|\bclang attribute\b")
 """How a source asks for other instructions than those of its target."""
-_PROBES = {
-    "cpu-x86-64-v4-bf16": "vdpbf16ps %zmm0, %zmm1, %zmm2",
-    "cpu-x86-64-v4-amx": "tdpbf16ps %tmm0, %tmm1, %tmm2",
-}
+_PROBES = {"cpu-x86-64-v4-bf16": "vdpbf16ps %zmm0, %zmm1, %zmm2", "cpu-x86-64-v4-amx": "tdpbf16ps %tmm0, %tmm1, %tmm2"}
 """For each target, an instruction that not every compiler with x86-64-v4 knows."""
 
 
@@ -184,12 +181,7 @@ class CxxToolchain(Toolchain):
         )
 
     def texts(
-        self,
-        source: str,
-        target: Target,
-        folder: Path,
-        timeout: float,
-        options: CompileOptions = NO_OPTIONS,
+        self, source: str, target: Target, folder: Path, timeout: float, options: CompileOptions = NO_OPTIONS
     ) -> dict[str, bytes]:
         """Assembly."""
         (folder / SOURCE_NAME).write_text(source, encoding="utf-8")

@@ -297,12 +297,7 @@ class NvccToolchain(Toolchain):
         return "" if done.code == 0 and not done.timed_out else f"{done.output}\nerror: {argv[0]} fails"
 
     def texts(
-        self,
-        source: str,
-        target: Target,
-        folder: Path,
-        timeout: float,
-        options: CompileOptions = NO_OPTIONS,
+        self, source: str, target: Target, folder: Path, timeout: float, options: CompileOptions = NO_OPTIONS
     ) -> dict[str, bytes]:
         """PTX, and SASS if cuobjdump is beside nvcc."""
         cutlass = self._include_flags(source, folder)

@@ -215,9 +215,7 @@ def binutils(compiler: Compiler) -> dict[str, str]:
         where = next((p for p in paths if p is not None), None)
         if where is None:
             raise ToolchainError(
-                f"no {name} found",
-                why="a build needs it to prepare objects for the link",
-                fix="install GNU binutils",
+                f"no {name} found", why="a build needs it to prepare objects for the link", fix="install GNU binutils"
             )
         programs[name] = where
     return programs

@@ -182,12 +182,7 @@ class Toolchain(ABC):
         """
 
     def texts(
-        self,
-        source: str,
-        target: Target,
-        folder: Path,
-        timeout: float,
-        options: CompileOptions = NO_OPTIONS,
+        self, source: str, target: Target, folder: Path, timeout: float, options: CompileOptions = NO_OPTIONS
     ) -> dict[str, bytes]:
         """Intermediate texts between a source that compiles and its code.
 

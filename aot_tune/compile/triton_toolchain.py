@@ -271,12 +271,7 @@ class TritonToolchain(Toolchain):
             includes=dict.fromkeys(_includes(rule), ""),
             device=device_digest(out.read_bytes()),
             resources=resources
-            | {
-                "shared": shared,
-                "dynamic_shared": shared,
-                "text": text,
-                "memory": max(memory, done.memory),
-            },
+            | {"shared": shared, "dynamic_shared": shared, "text": text, "memory": max(memory, done.memory)},
         )
 
     def _cxx(self) -> CxxToolchain:

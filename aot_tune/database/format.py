@@ -43,13 +43,7 @@ from aot_tune.database.record_lines import (
     shapes_of,
     survey_lines,
 )
-from aot_tune.database.records import (
-    CandidateRecord,
-    OperatorDatabase,
-    SurveyedShape,
-    canonical_database,
-    out_of_race,
-)
+from aot_tune.database.records import CandidateRecord, OperatorDatabase, SurveyedShape, canonical_database, out_of_race
 from aot_tune.render import Candidate
 from aot_tune.spec import Problem
 from aot_tune.support.digests import canonical_digest, shared_fields

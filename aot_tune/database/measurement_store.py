@@ -202,11 +202,7 @@ class _Text:
         return True
 
     def _add(
-        self,
-        descriptor: int,
-        status: os.stat_result,
-        group: Group,
-        candidates: Mapping[tuple[str, str], CandidateLine],
+        self, descriptor: int, status: os.stat_result, group: Group, candidates: Mapping[tuple[str, str], CandidateLine]
     ) -> None:
         at, size = (status.st_dev, status.st_ino), _whole(descriptor, status.st_size)
         if size < status.st_size:

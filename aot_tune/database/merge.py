@@ -223,8 +223,7 @@ def _check_comparable(base: OperatorDatabase | None, one: OperatorDatabase, two:
 
 
 def _candidates(
-    sides: tuple[OperatorDatabase | None, OperatorDatabase, OperatorDatabase],
-    always: Callable[[Any, Any], Any] | None,
+    sides: tuple[OperatorDatabase | None, OperatorDatabase, OperatorDatabase], always: Callable[[Any, Any], Any] | None
 ) -> dict[str, CandidateRecord]:
     apart: list[CandidateRecord] = []
 

@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from aot_tune.link.generate import Generated, generate
-from aot_tune.link.library_records import (
-    ExpectedTime,
-    LibrarySpec,
-    OperatorTable,
-    RegimeCalls,
-    TargetTable,
-)
+from aot_tune.link.library_records import ExpectedTime, LibrarySpec, OperatorTable, RegimeCalls, TargetTable
 from aot_tune.link.manifest import check_against_manifest
 
 __all__ = [

@@ -87,11 +87,7 @@ def _refusals(table: OperatorTable) -> str:
     variants: dict[tuple[str, ...], list[int]] = {}
     for index, guards in every.items():
         variants.setdefault(tuple(guard.key() for guard in guards), []).append(index)
-    lines = [
-        "const char* Own::refusal(const Call& c, int variant) {",
-        "  (void)c;",
-        "  switch (variant) {",
-    ]
+    lines = ["const char* Own::refusal(const Call& c, int variant) {", "  (void)c;", "  switch (variant) {"]
     for first, *others in variants.values():
         lines += [f"    case {i}:" for i in (first, *others)]
         lines.append(f"      return refusal_{first}(c);")

@@ -28,9 +28,7 @@ from aot_tune.link.library_records import (
     family_of,
 )
 from aot_tune.link.manifest import render_manifest
-from aot_tune.link.signature import (
-    handler_names,
-)
+from aot_tune.link.signature import handler_names
 from aot_tune.spec import Expr, Operator, all_of
 from aot_tune.spec.calls import legal_combinations, values_of_fact
 from aot_tune.spec.names import check_identifier

@@ -12,14 +12,7 @@ from aot_tune.bench.protocol.measurement_records import check_in
 from aot_tune.compile import Variant
 from aot_tune.spec import Operator, Problem
 from aot_tune.spec.load_operators import bundled_templates
-from aot_tune.support.errors import (
-    AotTuneError,
-    BuildError,
-    CacheError,
-    OptionError,
-    ToolchainError,
-    WorkerError,
-)
+from aot_tune.support.errors import AotTuneError, BuildError, CacheError, OptionError, ToolchainError, WorkerError
 
 _OF_THE_MACHINE = (CacheError, OptionError, ToolchainError, WorkerError)
 """Errors that would fail every operator alike. They end the build at once."""

@@ -89,10 +89,7 @@ def waiting(evidence: Evidence, variants: Iterable[Variant]) -> list[Variant]:
 
 
 def may_come(
-    evidence: Evidence,
-    variants: Sequence[Variant],
-    unsettled: Collection[str] = (),
-    compiling: Collection[str] = (),
+    evidence: Evidence, variants: Sequence[Variant], unsettled: Collection[str] = (), compiling: Collection[str] = ()
 ) -> list[Variant]:
     """The variants that are not due now, but may become due when more was screened.
 

@@ -34,11 +34,7 @@ _UNREADABLE = (OSError, CacheError, CorruptError)
 
 
 def fetch_glue(
-    directory: Path,
-    location: CacheLocation,
-    compiled_as: str,
-    settings: Iterable[str],
-    xla: str = "",
+    directory: Path, location: CacheLocation, compiled_as: str, settings: Iterable[str], xla: str = ""
 ) -> dict[str, Path]:
     """Take static libraries from the cache, below the folder of a plan. Returns their files, by kind.
 

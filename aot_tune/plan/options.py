@@ -152,9 +152,7 @@ class Options:
         read=_count(),
     )
     max_bytes: int | None = _option(
-        "",
-        "bytes of code that the variants of each kind of calls may have. Empty is no limit",
-        read=_count(most=2**40),
+        "", "bytes of code that the variants of each kind of calls may have. Empty is no limit", read=_count(most=2**40)
     )
     cache: str = _option(
         "rw",
@@ -187,9 +185,7 @@ class Options:
         read=_count(),
     )
     threads: int | None = _option(
-        "",
-        "how many threads CPU candidates and baselines may use. Empty is all usable cores",
-        read=_count(),
+        "", "how many threads CPU candidates and baselines may use. Empty is all usable cores", read=_count()
     )
     executor: str = _option(
         "local",

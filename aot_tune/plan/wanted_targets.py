@@ -124,11 +124,7 @@ def in_order(targets: Iterable[Target]) -> list[Target]:
 
 
 def apart(
-    options: Options,
-    recorded: Sequence[OperatorDatabase],
-    *,
-    may_measure: bool,
-    best: Sequence[Target] | None = None,
+    options: Options, recorded: Sequence[OperatorDatabase], *, may_measure: bool, best: Sequence[Target] | None = None
 ) -> Wanted:
     """The targets that the options ask for. The one for older CPUs is separate, or is added if it is tuned too.
 

@@ -315,13 +315,7 @@ class _Splits:
     """The best of some random splits of each node. `found` says whether one of them separates its samples."""
 
     def __init__(
-        self,
-        points: Floats,
-        values: Floats,
-        sample: Ints,
-        node: Ints,
-        count: int,
-        random: np.random.RandomState,
+        self, points: Floats, values: Floats, sample: Ints, node: Ints, count: int, random: np.random.RandomState
     ) -> None:
         starts = np.searchsorted(node, np.arange(count))
         tries = min(_TRIES, points.shape[1])

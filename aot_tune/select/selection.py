@@ -257,10 +257,7 @@ def picked(selection: Selection, problem: str, facts: Facts, guards: Guards, wor
 
 
 def all_picked(
-    selection: Selection,
-    calls: Mapping[str, Facts],
-    guards: Guards,
-    worth: Guards,
+    selection: Selection, calls: Mapping[str, Facts], guards: Guards, worth: Guards
 ) -> dict[str, str | None]:
     """What `picked` returns for many calls, by problem id."""
     likely = _likeliest(selection, calls, guards, worth)
@@ -277,12 +274,7 @@ def _likeliest(
 
 
 def _tried(
-    selection: Selection,
-    problem: str,
-    facts: Facts,
-    guards: Guards,
-    worth: Guards,
-    likely: Sequence[str] | None = None,
+    selection: Selection, problem: str, facts: Facts, guards: Guards, worth: Guards, likely: Sequence[str] | None = None
 ) -> Iterator[str]:
     """The candidates that dispatch tries and that serve. `likely` are those by expected times, if they are known."""
     serves, meant = (cache(partial(_serves, conditions, facts=facts)) for conditions in (guards, worth))

@@ -178,10 +178,7 @@ def without_backends(operator: Operator, backends: Collection[str]) -> Operator:
 
 
 def load_operators(
-    roots: Sequence[Path],
-    names: Sequence[str] = (),
-    exclude: Collection[str] = (),
-    mistakes: Mistakes | None = None,
+    roots: Sequence[Path], names: Sequence[str] = (), exclude: Collection[str] = (), mistakes: Mistakes | None = None
 ) -> dict[str, tuple[Path, Operator]]:
     """Operators below the roots by name, with their folders. If `names` are given, only these.
 

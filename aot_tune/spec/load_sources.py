@@ -162,11 +162,7 @@ def _headers(text: str, folders: Sequence[Path], *, in_angles: bool = False) -> 
 
 
 def _declared(
-    function: NativeFunction,
-    every: Sequence[SourceFunction],
-    texts: Sequence[str],
-    where: str,
-    missing: Sequence[str],
+    function: NativeFunction, every: Sequence[SourceFunction], texts: Sequence[str], where: str, missing: Sequence[str]
 ) -> SourceFunction | None:
     """A source's declaration of a function; None if a macro makes the function and all arguments are given in order."""
     wanted = isinstance(function, CudaFunction)

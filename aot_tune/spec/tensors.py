@@ -235,8 +235,7 @@ class Scalar:
             )
         if self.other is not None and self.other == self.sample:
             raise SpecError(
-                f"scalar {self.name!r}: `other` is the value that it is verified with anyway",
-                fix="name another value",
+                f"scalar {self.name!r}: `other` is the value that it is verified with anyway", fix="name another value"
             )
 
     def _check_binds(self) -> None:

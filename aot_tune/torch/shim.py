@@ -28,11 +28,7 @@ from aot_tune.support.installed_paths import RUNTIME
 from aot_tune.torch.torch_versions import TorchError
 
 _SOURCE = Path(__file__).resolve().parent / "csrc" / "shim.cpp"
-_HEADERS = (
-    _SOURCE.with_name("torch_call.h"),
-    RUNTIME / "tables.h",
-    RUNTIME / "include" / "aot_tune" / "base.h",
-)
+_HEADERS = (_SOURCE.with_name("torch_call.h"), RUNTIME / "tables.h", RUNTIME / "include" / "aot_tune" / "base.h")
 _CAPSULE = "aot_tune.tables.2"
 _NAME = "aot_tune_torch.so"
 _OLDEST = (2, 11)

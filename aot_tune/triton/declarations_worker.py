@@ -218,12 +218,7 @@ class KernelArguments(Mapping[str, Any]):
     An absent optional tensor is None. With expressions, the reader is followed for both cases.
     """
 
-    def __init__(
-        self,
-        given: Mapping[str, Given],
-        facts: Facts | None,
-        more: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, given: Mapping[str, Given], facts: Facts | None, more: Mapping[str, Any] | None = None) -> None:
         self._given, self._facts = given, facts
         self._more = dict(more or {})
 

@@ -141,8 +141,7 @@ def unwrap(value: object, reference: str) -> Function:
     if not isinstance(value, JITFunction) or value.is_gluon():
         kind = "of Gluon" if isinstance(value, JITFunction) else f"a {type(value).__name__}"
         raise SpecError(
-            f"{reference} is {kind}, not a Triton function",
-            fix="name a function that is decorated with @triton.jit",
+            f"{reference} is {kind}, not a Triton function", fix="name a function that is decorated with @triton.jit"
         )
     if sum(isinstance(layer, Autotuner) for layer in layers) > 1:
         raise SpecError(f"{reference} is autotuned twice", fix="name a function with one @triton.autotune")

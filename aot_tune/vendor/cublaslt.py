@@ -235,13 +235,7 @@ class _Search:
         return any(config["ALGO"] == number for config in self.own)
 
 
-def _enumerate_algorithms(
-    library: Library,
-    product: Product,
-    limit: int = 48,
-    *,
-    checks: int = CHECKS,
-) -> Found:
+def _enumerate_algorithms(library: Library, product: Product, limit: int = 48, *, checks: int = CHECKS) -> Found:
     """At most `limit` configs that the library says can run.
 
     First come the library's heuristics, in their order. The rest is drawn from all ids, tiles, stages, custom options,

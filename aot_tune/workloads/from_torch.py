@@ -237,9 +237,7 @@ def _map(operator: str, text: str, count: float, where: str, calls: MappedCalls)
     else:
         parts = operator.replace("::", ".").split(".")
         call = AtenCall(
-            name=parts[1] if parts[0] == "aten" and len(parts) > 1 else operator,
-            arguments=arguments,
-            keywords=keywords,
+            name=parts[1] if parts[0] == "aten" and len(parts) > 1 else operator, arguments=arguments, keywords=keywords
         )
     if not count:
         return

@@ -18,12 +18,7 @@ from aot_tune.workloads.mapped_calls import MappedCalls
 
 _OPERATION = re.compile(r"(Gemm|GemmAndBias|GemmStridedBatched|ScaledGemm)TunableOp_(\S+)_[NTC]{2}")
 _PARAMETERS = re.compile(r"([ntc])([ntc])_(\d+)_(\d+)_(\d+)(?:_B_(\d+))?(?:_ld_(\d+)_(\d+)_(\d+))?")
-_DTYPES = {
-    "float": ("f32", {}),
-    "tf32": ("f32", {"math": "tf32"}),
-    "BFloat16": ("bf16", {}),
-    "Half": ("f16", {}),
-}
+_DTYPES = {"float": ("f32", {}), "tf32": ("f32", {"math": "tf32"}), "BFloat16": ("bf16", {}), "Half": ("f16", {})}
 
 
 class BlasCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -128,9 +128,7 @@ def _decode(row: bytes, where: str) -> CountedProblem | TraceHeader | None:
         read = msgspec.json.decode(row)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SpecError(
-            f"{where}: this is not JSON: {_shown(row)}",
-            why=f"{error}; {_NO_JSON}",
-            fix=f"remove the line, or {_FORM}",
+            f"{where}: this is not JSON: {_shown(row)}", why=f"{error}; {_NO_JSON}", fix=f"remove the line, or {_FORM}"
         ) from error
     if not isinstance(read, dict):
         raise SpecError(f"{where}: this is not a JSON object: {_shown(row)}", why="each line is a problem", fix=_FORM)

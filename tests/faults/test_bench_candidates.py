@@ -73,11 +73,7 @@ FAULTS = (
     ("aligned", "crashed", r"SIGSEGV in a run of problem 'R=\d+ D=\d+ \+bias bias@4 x@4 y@4"),
     ("wide_rows", "wrong-result", r"elements are wrong \(problem 'R=\d+ D=\d+ x:\(\d+,1\)"),
     ("far_rows", "wrong-result", r"elements are wrong \(problem 'R=\d+ D=\d+ x:\(65536,1\)"),
-    (
-        "zeros",
-        "wrong-result",
-        r"', zeros; if no call has any, declare inputs with values=uniform\(\.\.\.\) without",
-    ),
+    ("zeros", "wrong-result", r"', zeros; if no call has any, declare inputs with values=uniform\(\.\.\.\) without"),
     ("denormals", "wrong-result", r"', denormal numbers; if no call has any, declare inputs"),
     ("positive", "wrong-result", r"R=\d+ D=\d+ x:\(-\d+,1\)"),
     ("spread", "wrong-result", r"R=\d+ D=\d+ bias:\(0\)"),

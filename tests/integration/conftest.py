@@ -8,18 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from environments import (
-    ROOT,
-    Builder,
-    Built,
-    Compiler,
-    Venv,
-    copy_source,
-    make_read_only,
-    make_sdist,
-    pip,
-    tree_digest,
-)
+from environments import ROOT, Builder, Built, Compiler, Venv, copy_source, make_read_only, make_sdist, pip, tree_digest
 from module_files import load_module
 from project import Project
 from stand_ins import build

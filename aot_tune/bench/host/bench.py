@@ -115,11 +115,7 @@ class Bench(BenchContext):
         return self._preparation.seconds
 
     def screen(
-        self,
-        prepared: Prepared,
-        variant: Variant,
-        best_ns: float | None = None,
-        tune_checks: bool = True,
+        self, prepared: Prepared, variant: Variant, best_ns: float | None = None, tune_checks: bool = True
     ) -> Measurement:
         """Verify a candidate, then take a few times. `tune_checks` verifies it on odd problems too, once per object.
 
@@ -218,13 +214,7 @@ class Bench(BenchContext):
         return reply
 
     def _attempt(
-        self,
-        run: Run,
-        worker: Worker,
-        load: messages.Load,
-        odd: Odd | None,
-        best_ns: float | None,
-        timed: bool,
+        self, run: Run, worker: Worker, load: messages.Load, odd: Odd | None, best_ns: float | None, timed: bool
     ) -> Measurement:
         worker.hosted.add(run.digest)
         if run.digest not in worker.loaded:

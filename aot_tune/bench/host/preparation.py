@@ -163,11 +163,7 @@ class Preparation:
             self._told.add(told)
             self._log(f"{operator.name} {check.problem.id}: {reply.remark}")
         return Prepared(
-            key=key,
-            operator=operator.name,
-            operator_folder=operator.folder,
-            check=check,
-            folder=str(files),
+            key=key, operator=operator.name, operator_folder=operator.folder, check=check, folder=str(files)
         )
 
 

@@ -78,14 +78,7 @@ _PRIVATE_ANONYMOUS = 0x22
 _FAILED = ctypes.c_void_p(-1).value
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_long,
-)
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -306,11 +299,7 @@ class _CandidateTimer:
     note = ""
 
     def __init__(
-        self,
-        policy: Policy,
-        launch: Callable[..., int],
-        arguments: Sequence[tuple[Any, ...]],
-        undo: Sequence[Undo],
+        self, policy: Policy, launch: Callable[..., int], arguments: Sequence[tuple[Any, ...]], undo: Sequence[Undo]
     ) -> None:
         self._policy, self._arguments, self._undone = policy, arguments[0], bool(undo)
         self._sampler = _CallSampler([(launch, a) for a in arguments], undo)

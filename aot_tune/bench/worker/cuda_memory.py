@@ -112,12 +112,7 @@ class _Place(ctypes.Structure):
 class _Properties(ctypes.Structure):
     """CUmemAllocationProp. What is not named here is 0."""
 
-    _fields_ = (
-        ("type", ctypes.c_int),
-        ("handles", ctypes.c_int),
-        ("place", _Place),
-        ("more", ctypes.c_uint64 * 2),
-    )
+    _fields_ = (("type", ctypes.c_int), ("handles", ctypes.c_int), ("place", _Place), ("more", ctypes.c_uint64 * 2))
 
 
 class _Access(ctypes.Structure):

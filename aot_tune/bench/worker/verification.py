@@ -161,12 +161,7 @@ class TrialResult(NamedTuple):
 
 
 def verify(
-    attempt: Attempt,
-    check: Check,
-    plan: Sequence[Trial],
-    tell: Callable[[str], None],
-    *,
-    renewed: bool = False,
+    attempt: Attempt, check: Check, plan: Sequence[Trial], tell: Callable[[str], None], *, renewed: bool = False
 ) -> tuple[Checked, Bits]:
     """Make the runs of a plan. The first fault ends it. Returns the outputs too, if they are right.
 

@@ -55,12 +55,7 @@ class RemoteBench:
     """
 
     def __init__(
-        self,
-        begin: Begin,
-        host: RayDevice,
-        put: Callable[[Path], Any],
-        log: Callable[[str], None],
-        findings: Findings,
+        self, begin: Begin, host: RayDevice, put: Callable[[Path], Any], log: Callable[[str], None], findings: Findings
     ) -> None:
         self._verdicts = findings.verdicts
         self._begin, self._host, self._put, self._log = begin, host, put, log

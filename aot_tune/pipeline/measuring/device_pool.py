@@ -47,10 +47,7 @@ _SLOW, _LARGE_PART = 10.0, 1 / 3
 
 
 def check_agreement(
-    session: Session,
-    pool: DevicePool,
-    evidences: Sequence[Evidence],
-    meanwhile: Callable[[], None] = lambda: None,
+    session: Session, pool: DevicePool, evidences: Sequence[Evidence], meanwhile: Callable[[], None] = lambda: None
 ) -> None:
     """Leave out the devices of a pool whose time for a generic variant differs from the others', and say so.
 

@@ -158,12 +158,7 @@ class Measurer:
             )
         return self._stores[name]
 
-    def screen(
-        self,
-        evidence: Evidence,
-        problem: Problem,
-        variants: Sequence[Variant],
-    ) -> None:
+    def screen(self, evidence: Evidence, problem: Problem, variants: Sequence[Variant]) -> None:
         """Screen candidates on a problem and compare them with its best so far, until the budget ends."""
         name, failures = evidence.operator.name, self._session.failures
         if name in failures:

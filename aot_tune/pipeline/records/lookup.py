@@ -207,12 +207,7 @@ def evidence_as_recorded(operator: Operator, target: Target, database: OperatorD
 
 
 def recalled(
-    operator: Operator,
-    target: Target,
-    database: OperatorDatabase,
-    variants: dict[str, Variant],
-    *,
-    brief: bool = False,
+    operator: Operator, target: Target, database: OperatorDatabase, variants: dict[str, Variant], *, brief: bool = False
 ) -> Evidence:
     """The evidence that a database gives for some candidates. Raises DatabaseError for an impossible time."""
     evidence = Evidence(operator, target, variants, brief=brief)
@@ -478,11 +473,7 @@ def _outdated(database: OperatorDatabase | None, outdated: _Outdated) -> list[st
 
 
 def _missing(
-    session: Session,
-    operator: Operator,
-    target: Target,
-    missing: Sequence[Problem],
-    record: OperatorDatabase | None,
+    session: Session, operator: Operator, target: Target, missing: Sequence[Problem], record: OperatorDatabase | None
 ) -> list[str]:
     """Which problems have no valid time; and why, if the record is of another version of the operator."""
     if not missing:

@@ -23,12 +23,7 @@ from aot_tune.pipeline.measuring.measure import left_undone
 from aot_tune.pipeline.pruning import to_compile, waiting
 from aot_tune.pipeline.records.lookup import known_here, recorded_evidence
 from aot_tune.pipeline.scheduling.like_device import Openings, transferred
-from aot_tune.pipeline.scheduling.time_to_link import (
-    older_seconds,
-    on_record,
-    seconds_after,
-    seconds_beside,
-)
+from aot_tune.pipeline.scheduling.time_to_link import older_seconds, on_record, seconds_after, seconds_beside
 from aot_tune.pipeline.scheduling.tuning_plan import Constraints, TuningPlan
 from aot_tune.pipeline.scheduling.vendor_candidates import Vendors
 from aot_tune.pipeline.session import Session
@@ -89,11 +84,7 @@ def _complete(session: Session, older: Target, by_operator: dict[str, list[Evide
 
 
 def _complete_from(
-    session: Session,
-    older: Target,
-    pool: DevicePool,
-    evidences: list[Evidence],
-    by_operator: dict[str, list[Evidence]],
+    session: Session, older: Target, pool: DevicePool, evidences: list[Evidence], by_operator: dict[str, list[Evidence]]
 ) -> None:
     """Add evidence for older CPUs: what records have of them, else what short races on this machine find."""
     recorded = on_record(session, older)
@@ -238,12 +229,7 @@ def _known(cached: int, recorded: int) -> str:
 
 
 def _tune_all(
-    session: Session,
-    target: Target,
-    pool: DevicePool,
-    vendors: Vendors,
-    openings: Openings,
-    evidences: list[Evidence],
+    session: Session, target: Target, pool: DevicePool, vendors: Vendors, openings: Openings, evidences: list[Evidence]
 ) -> int:
     """Try what the strategies ask for until they are done or the turn ends. Returns how much records knew."""
     turn, quiet = pool.turn, family(target.family).on_host

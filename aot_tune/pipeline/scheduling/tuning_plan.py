@@ -98,11 +98,7 @@ class TuningPlan:
     """
 
     def __init__(
-        self,
-        evidences: Sequence[Evidence],
-        turn: TuningTurn,
-        known: KnownElsewhere,
-        limits: Constraints,
+        self, evidences: Sequence[Evidence], turn: TuningTurn, known: KnownElsewhere, limits: Constraints
     ) -> None:
         self._evidences, self._turn, self._known, self._limits = evidences, turn, known, limits
         self._limited = turn.limited

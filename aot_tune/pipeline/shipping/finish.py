@@ -17,14 +17,7 @@ from aot_tune.bench.devices.family import family
 from aot_tune.bench.devices.roofline import Peaks
 from aot_tune.bench.protocol.measurement_records import Device
 from aot_tune.compile import Toolchain, Variant, target_by_name, toolchain_for
-from aot_tune.link import (
-    ExpectedTime,
-    LibrarySpec,
-    OperatorTable,
-    RegimeCalls,
-    TargetTable,
-    generate,
-)
+from aot_tune.link import ExpectedTime, LibrarySpec, OperatorTable, RegimeCalls, TargetTable, generate
 from aot_tune.pipeline.evidence import Chosen, Evidence, guards_of, worth_of
 from aot_tune.pipeline.failures import crash_hint
 from aot_tune.pipeline.known_times import processors_of
@@ -36,18 +29,7 @@ from aot_tune.render import assumes_less
 from aot_tune.report.report_records import DeviceRow, DroppedCandidate, MemoryPeak, OperatorReport, Report
 from aot_tune.report.report_text import DECIDES, counted, policy_lines
 from aot_tune.report.verdict import MACHINE_BUSY
-from aot_tune.select import (
-    NEAREST,
-    SURVEYED,
-    Cell,
-    ChoiceLimits,
-    Costs,
-    Rule,
-    Selection,
-    Survey,
-    select,
-    terms_of,
-)
+from aot_tune.select import NEAREST, SURVEYED, Cell, ChoiceLimits, Costs, Rule, Selection, Survey, select, terms_of
 from aot_tune.select.decide import MEAN_LIMIT, P95_LIMIT
 from aot_tune.spec import Expr, Operator, Problem
 from aot_tune.spec.regimes import OTHER, regime_of, regimes_of
@@ -365,11 +347,7 @@ def _units(chosen: Mapping[str, Sequence[Chosen]]) -> tuple[str, ...]:
 
 
 def _operator(
-    operator: Operator,
-    chosen: list[Chosen],
-    generics: Sequence[Variant],
-    devices: Mapping[str, Device],
-    peaks: Peaks,
+    operator: Operator, chosen: list[Chosen], generics: Sequence[Variant], devices: Mapping[str, Device], peaks: Peaks
 ) -> tuple[OperatorTable, list[OperatorReport]]:
     variants, shares, worth = list(generics), dict[str, Mapping[str, object]](), dict[str, tuple[Expr, ...]]()
     index = {g.candidate.id: i for i, g in enumerate(generics)}

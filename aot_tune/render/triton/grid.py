@@ -48,11 +48,7 @@ def grid_values(
 
 
 def trace_grid(
-    operator: Operator,
-    function: TritonFunction,
-    arguments: Sequence[Argument],
-    values: Mapping[str, Any],
-    what: str,
+    operator: Operator, function: TritonFunction, arguments: Sequence[Argument], values: Mapping[str, Any], what: str
 ) -> tuple[Expr, ...]:
     """The extents of a grid, one to three.
 

@@ -301,8 +301,7 @@ class _Scene:
             )
         if a.descriptor.order and sorted(a.descriptor.order) != list(range(tensor.rank)):
             raise RenderError(
-                f"{where} has the order {a.descriptor.order}",
-                fix=f"list each of its {tensor.rank} axes once, from 0",
+                f"{where} has the order {a.descriptor.order}", fix=f"list each of its {tensor.rank} axes once, from 0"
             )
         if a.descriptor.padding not in ("zero", "nan"):
             raise RenderError(f"{where}: padding {a.descriptor.padding!r}", fix="use 'zero' or 'nan'")

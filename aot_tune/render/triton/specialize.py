@@ -18,18 +18,7 @@ import msgspec
 
 from aot_tune.render.triton.binding import Argument, bind, inspections_of, pin_of, tuned
 from aot_tune.render.triton.grid import grid_values, trace_grid
-from aot_tune.spec import (
-    ConfigValue,
-    Descriptor,
-    Expr,
-    Kernel,
-    Operator,
-    Problem,
-    alignment,
-    all_of,
-    present,
-    stride,
-)
+from aot_tune.spec import ConfigValue, Descriptor, Expr, Kernel, Operator, Problem, alignment, all_of, present, stride
 from aot_tune.spec.calls import is_of_combination, legal_combinations, values_of_fact
 from aot_tune.spec.kernel import requires_of
 from aot_tune.support.errors import AotTuneError, SpecError

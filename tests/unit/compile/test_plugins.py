@@ -75,10 +75,7 @@ OPERATOR = Operator(
     reference=lambda xp, call: {"y": 2 * call.x},
     flops=N,
     workload=(problem(N=9),),
-    kernels=(
-        Kernel("generic", "twice/g.cpp.j2", generic=True),
-        Kernel("tiny", "twice/tiny.cpp.j2", backend="tiny"),
-    ),
+    kernels=(Kernel("generic", "twice/g.cpp.j2", generic=True), Kernel("tiny", "twice/tiny.cpp.j2", backend="tiny")),
 )
 
 

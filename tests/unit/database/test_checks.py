@@ -10,14 +10,7 @@ from places import ROOT
 
 from aot_tune.compile import target_by_name
 from aot_tune.database import CandidateRecord, OperatorDatabase, SurveyedShape, load_database
-from aot_tune.database.checks import (
-    check_coverage,
-    check_record,
-    check_settled,
-    gone,
-    tuned_kernels,
-    with_a_choice,
-)
+from aot_tune.database.checks import check_coverage, check_record, check_settled, gone, tuned_kernels, with_a_choice
 from aot_tune.database.identity import used_elsewhere
 from aot_tune.spec import Operator
 from aot_tune.spec.load_operators import load_operator

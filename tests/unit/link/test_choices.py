@@ -51,10 +51,7 @@ def as_selected(table: OperatorTable) -> Selection:
         rules={(calls.facts, calls.regime): calls.rule for calls in target.regimes},
         regimes=regimes_of(op),
         nearest=Nearest(
-            names,
-            tuple(form_of(facts[n]) for n in names),
-            tuple(named[n] for n in names),
-            frozenset({str(GENERIC)}),
+            names, tuple(form_of(facts[n]) for n in names), tuple(named[n] for n in names), frozenset({str(GENERIC)})
         ),
     )
 

@@ -190,8 +190,7 @@ def test_what_is_compiled_in_must_be_known(tmp_path: Path) -> None:
     [
         (
             KERNELS.replace(
-                "512))",
-                '512)), compile=CompileOptions(include_directories=("more",), definitions={"DEEP": 2})',
+                "512))", '512)), compile=CompileOptions(include_directories=("more",), definitions={"DEEP": 2})'
             ),
             f'#include "part.h"\nstatic_assert(PART == 1 && DEEP == 2);\n{SCALE}',
             "ok",

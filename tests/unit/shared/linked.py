@@ -18,14 +18,7 @@ import msgspec
 from compiled import PRELUDE
 
 from aot_tune.compile import Object, Variant
-from aot_tune.link import (
-    Generated,
-    LibrarySpec,
-    OperatorTable,
-    RegimeCalls,
-    TargetTable,
-    generate,
-)
+from aot_tune.link import Generated, LibrarySpec, OperatorTable, RegimeCalls, TargetTable, generate
 from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Attribute, Expr, Kernel, Operator, Scalar, Target, Tensor, dim, dims, problem, stride
 from aot_tune.support.installed_paths import BINDING, RUNTIME

@@ -370,10 +370,7 @@ def _learned(op: Operator, variant: int, *regimes: str, vendor: bool = False) ->
 def likely(folder: Path) -> OperatorTable:
     """Regimes of all three rules, one in which a variant was not timed, and one of which nothing is known."""
     op = linked.gemm_operator()
-    expected = (
-        _learned(op, FILLS, "few", "short", "narrow", vendor=True),
-        _learned(op, MEASURED, "few", "short"),
-    )
+    expected = (_learned(op, FILLS, "few", "short", "narrow", vendor=True), _learned(op, MEASURED, "few", "short"))
     judged = Judged({"M=1 N=1 K=1": 0.0124, "M=2 N=1 K=1": 0.5})
     rules = {"near": Rule("nearest"), "few": Rule("expected", 300, judged), "short": Rule("vendor", UNLIMITED)}
     rules["narrow"] = Rule("expected")

@@ -9,17 +9,7 @@ from small_operators import make_operator
 from aot_tune.bench.host.odd_problems import checks_for, derived_checks
 from aot_tune.bench.protocol.measurement_records import Policy, check_in
 from aot_tune.bench.worker.inputs import storage_extent
-from aot_tune.spec import (
-    Expr,
-    Kernel,
-    Operator,
-    Tensor,
-    all_of,
-    dim,
-    dims,
-    dtype_index,
-    next_power_of_2,
-)
+from aot_tune.spec import Expr, Kernel, Operator, Tensor, all_of, dim, dims, dtype_index, next_power_of_2
 from aot_tune.spec.calls import check_problem
 
 

@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.channel import LIMIT, ClosedError, Frames, read_frame, write_frame
-from aot_tune.bench.protocol.measurement_records import (
-    Check,
-    Deadlines,
-    GpuTiming,
-    Measurement,
-    Policy,
-)
+from aot_tune.bench.protocol.measurement_records import Check, Deadlines, GpuTiming, Measurement, Policy
 from aot_tune.spec import problem
 
 

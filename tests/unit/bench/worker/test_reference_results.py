@@ -9,12 +9,7 @@ from bundled import OPERATORS
 
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.comparison import compare_stored
-from aot_tune.bench.worker.reference_results import (
-    Bounds,
-    logical_inputs,
-    read_truth,
-    write_truth,
-)
+from aot_tune.bench.worker.reference_results import Bounds, logical_inputs, read_truth, write_truth
 from aot_tune.spec import Operator, Tensor, problem
 
 OUT = Tensor("out", (4, 4), output=True)

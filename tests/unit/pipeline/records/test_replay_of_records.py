@@ -57,12 +57,7 @@ CHANGED: dict[str, tuple[tuple[Change, ...], set[str], str, str]] = {
         "PARTLY TUNED for cpu-x86-64-v2: 2 recorded candidates of fast do not count",
         "the source of fast",
     ),
-    "gone": (
-        (GONE,),
-        {"slow"},
-        "of fast do not count: no kernel 'fast' for cpu-x86-64-v2",
-        "no kernel 'fast'",
-    ),
+    "gone": ((GONE,), {"slow"}, "of fast do not count: no kernel 'fast' for cpu-x86-64-v2", "no kernel 'fast'"),
     "lacking": (
         (("operator.py", "problem(N=128)", "problem(N=128), problem(N=256)"),),
         {"fast"},

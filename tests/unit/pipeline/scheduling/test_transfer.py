@@ -80,9 +80,7 @@ def _measured(name: str, status: str, **more: Any) -> Measurement:
 
 
 COSTS = st.dictionaries(
-    st.sampled_from("pqrst"),
-    st.dictionaries(st.sampled_from("abcdef"), st.floats(1, 3), min_size=1),
-    min_size=1,
+    st.sampled_from("pqrst"), st.dictionaries(st.sampled_from("abcdef"), st.floats(1, 3), min_size=1), min_size=1
 )
 
 
