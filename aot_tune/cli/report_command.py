@@ -65,7 +65,8 @@ def add_report(commands: Any) -> None:
     form.add_argument(
         "--trace",
         metavar="FILE",
-        help="with --build: write what the build did when, as a trace that Perfetto and Chrome open",
+        help="with --build: write what the build did when, as a trace that Perfetto and Chrome open. PATH may be a "
+        "file that AOT_TUNE_PROFILE names",
     )
     report.set_defaults(run=_report)
 
@@ -127,7 +128,7 @@ def _write_trace(build: Path | None, path: Path) -> int:
         raise OptionError(
             "--trace needs --build", fix="name the folder of a build; builds by pip keep their log below AOT_TUNE_KEEP"
         )
-    _write(path, trace_of((build if build.is_dir() else build.parent) / LOG_NAME))
+    _write(path, trace_of(build / LOG_NAME if build.is_dir() else build))
     print(f"{path}: open it at https://ui.perfetto.dev or in chrome://tracing")
     return 0
 

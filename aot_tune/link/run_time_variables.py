@@ -47,6 +47,12 @@ RUN_TIME_VARIABLES = (
         "([tracing.md](../tracing.md)). If the file cannot be written, calls go on, and one line on stderr says so",
     ),
     RunTimeVariable(
+        "AOT_TUNE_PROFILE",
+        "`nvtx`: each call is a range of NVTX, with operator, variant, dims and bytes, for profilers such as Nsight "
+        "Systems. A file: each call is a line of JSON in it, with its time too; on a GPU that of the launch "
+        "([troubleshooting.md](../troubleshooting.md#see-the-calls-of-a-program))",
+    ),
+    RunTimeVariable(
         "AOT_TUNE_KERNEL_DIR",
         "for debugging: a folder whose `<symbol>.bin` replaces the embedded code of the Triton kernel with that symbol",
     ),

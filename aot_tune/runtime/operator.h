@@ -8,6 +8,7 @@
 #include "compare.h"
 #include "cpu_threads.h"
 #include "decision.h"
+#include "profile.h"
 #include "trace.h"
 
 namespace aot_tune {
@@ -483,6 +484,20 @@ __attribute__((noinline, cold)) int32_t run_checked(const CallOf<Op>& c, const a
               Op::kOperator.name);
 }
 
+// A call that AOT_TUNE_PROFILE tells of.
+template <typename Op>
+__attribute__((noinline, cold)) int32_t run_profiled(const CallOf<Op>& c, const aot_tune_exec* exec,
+                                                     const Arguments<Op>& a) {
+  int variant;
+  size_t size;
+  bool first;
+  if (int32_t status = serve(c, exec, &variant, &size, &first)) return status;
+  int64_t facts[Op::kFacts.count()];
+  read_facts(c, facts);
+  const ProfiledCall call(Op::kFacts, facts, Op::kVariants[variant], c.arguments.tensors, c.view);
+  return is_forced() && is_checked() ? run_checked(c, exec, a, 0) : run(c, exec, a, 0);
+}
+
 // ---- Telling of a call
 
 // Counts a call for AOT_TUNE_TRACE.
@@ -581,8 +596,9 @@ __attribute__((noinline)) int32_t call_anew(const Arguments<Op>& a, const aot_tu
   int32_t status = entered.enter(*c.backend, c.device().device_id);
   if (status != AOT_TUNE_OK) return status;
   // what is counted is not remembered, so that each such call comes here
-  status = is_forced() && is_checked() ? run_checked(c, exec, a, traced ? 0 : number)
-                                       : run(c, exec, a, traced ? 0 : number);
+  status = is_profiled()                 ? run_profiled(c, exec, a)
+           : is_forced() && is_checked() ? run_checked(c, exec, a, traced ? 0 : number)
+                                         : run(c, exec, a, traced ? 0 : number);
   if (traced && status == AOT_TUNE_OK) trace_call(c, is_capturing(*c.backend, exec));
   if (warns_of_unseen() && status == AOT_TUNE_OK) warn(c);
   return status;

@@ -1,10 +1,12 @@
 """AOT_TUNE_TRACE: what a library writes of the calls that it served, and when."""
 
 import dataclasses
+import json
 import os
 import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import forked
@@ -365,3 +367,61 @@ ops.scale(near((8,)), out=near((8,)))
     assert [row for row in found if row[0] == 0] == [(0, {}, 1, 0)]
     problems = {"cuda": tuple(problem_of(line) for line in traced.counts if line["dims"]["N"] > 0)}
     assert dataclasses.replace(linked_cuda.operator(), workload=problems).workload == problems
+
+
+PROFILER = """
+// What a profiler brings, as <nvtx3/nvtxDetail/nvtxTypes.h> declares it.
+#include <stdint.h>
+#include <stdio.h>
+typedef void (*Function)(void);
+typedef struct { size_t size; int (*table)(int, Function***, unsigned*); } Callbacks;
+static int push(const char* name) { return fprintf(stderr, "[%s\\n", name) > 0 ? 0 : -1; }
+static int pop(void) { return fputs("]\\n", stderr); }
+int InitializeInjectionNvtx2(const void* (*exported)(uint32_t)) {
+  const Callbacks* callbacks = exported(1);
+  Function** table;
+  unsigned size = 0;
+  if (callbacks->size < sizeof *callbacks || callbacks->table(1, &table, &size) == 0 || size != 16) return 0;
+  *table[9] = (Function)push;
+  *table[11] = (Function)pop;
+  return callbacks->table(3, &table, &size) == 0 && exported(2) == NULL && exported(3) != NULL;
+}
+"""
+
+
+def test_a_profile_names_operator_variant_and_dims(built: linked.Built, standin: linked.Built, tmp_path: Path) -> None:
+    """As ranges of a profiler's, and as lines that are trace events."""
+    calls = """
+ops = linked.load_module(Path({module!r}))
+x = np.ones((8, 8), np.float32)
+for _ in range(3):
+    ops.gemm(x, x)
+"""
+    code, variant = calls.format(module=str(built.module)), "small_2"
+    (tmp_path / "profiler.c").write_text(PROFILER)
+    command = ["gcc", "-shared", "-fPIC", "-o", str(tmp_path / "profiler.so"), str(tmp_path / "profiler.c")]
+    subprocess.run(command, check=True, timeout=60)
+    given = {"AOT_TUNE_CPU_LEVEL": "2", "AOT_TUNE_PROFILE": "nvtx"}
+    _, said = forked.run(code, **given, NVTX_INJECTION64_PATH=str(tmp_path / "profiler.so"))
+    assert said == f"[ops.gemm {variant} M=8 N=8 K=8 768 bytes\n]\n" * 3
+    _, said = forked.run(code, **given)
+    assert said.endswith("no profiler that records NVTX runs this process; calls are not profiled\n")
+    assert said.count("\n") == 1
+    path = tmp_path / "profile.jsonl"
+    _, said = forked.run(code, AOT_TUNE_CPU_LEVEL="2", AOT_TUNE_PROFILE=str(path))
+    assert said == ""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        assert (line["name"], line["cat"], line["ph"]) == ("ops.gemm", "call", "X")
+        assert line["args"] == {"variant": variant, "call": "M=8 N=8 K=8", "bytes": 768, "GB/s": line["args"]["GB/s"]}
+        assert 0 < line["dur"] < 1e6
+        assert line["args"]["GB/s"] == pytest.approx(0.768 / line["dur"], rel=0.01, abs=0.001)
+        assert 0 <= time.time() - line["ts"] * 1e-6 < 60
+    assert len(lines) == 3
+    path.unlink()
+    run(standin.module, "import linked_cuda; linked_cuda.call(ops, 8, 1, stream=3)", AOT_TUNE_PROFILE=str(path))
+    (line,) = [json.loads(line) for line in path.read_text().splitlines()]  # the call does not wait for the device
+    assert (line["cat"], sorted(line["args"])) == ("launch", ["bytes", "call", "variant"])
+    _, said = forked.run(code, AOT_TUNE_CPU_LEVEL="2", AOT_TUNE_PROFILE=str(tmp_path / "none" / "p.jsonl"))
+    assert said.count("\n") == 1
+    assert said.endswith("No such file or directory; calls are not profiled\n")
