@@ -58,6 +58,7 @@ def operator_digest(operator: Operator) -> str:
             **({"uses": uses} if uses else {}),
             **({"legal": [e.key() for e in operator.legal]} if operator.legal else {}),
             **({"deterministic": True} if operator.deterministic else {}),
+            **({} if operator.workspace_max is None else {"workspace_max": operator.workspace_max}),
             **({"intermediates": rounds} if set(rounds) != {"f32"} else {}),
         }
     )

@@ -12,7 +12,7 @@ import msgspec
 
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.findings import Checks
-from aot_tune.bench.protocol.measurement_records import BUSY, Device, Seen
+from aot_tune.bench.protocol.measurement_records import BUSY, Device, Policy, Seen
 from aot_tune.compile import (
     Batch,
     CompileProgress,
@@ -209,9 +209,14 @@ class Session:
                 lines.append(f"{only}; `aot-tune tune` makes records of each")
         return lines
 
+    def policy(self, name: str) -> Policy:
+        """How devices of a family are measured here. Records of another limit of workspace are of another policy."""
+        most = self.options.workspace_max
+        return family(name).policy(Policy() if most is None else Policy(workspace_bytes=most))
+
     def is_recorded(self, device: Device) -> bool:
         """Whether there is a committed record of this very device and policy. Then `auto` uses its measurements."""
-        policy = family(device.family).policy().digest
+        policy = self.policy(device.family).digest
         return any(d.was_made_on(device, policy) for d in self.databases)
 
     def answers(self, operator: Operator, target: Target) -> bool:

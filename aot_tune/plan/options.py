@@ -154,6 +154,13 @@ class Options:
     max_bytes: int | None = _option(
         "", "bytes of code that the variants of each kind of calls may have. Empty is no limit", read=_count(most=2**40)
     )
+    workspace_max: int | None = _option(
+        "",
+        "bytes of workspace that a candidate may ask for, and that cuBLAS gets as a baseline. Empty is 1 GiB, and 32 "
+        "MiB for cuBLAS. Another number is another way to measure, so earlier times do not count. An operator's own "
+        "limit is `workspace_max`",
+        read=_count(least=0, most=2**50),
+    )
     cache: str = _option(
         "rw",
         "how the object cache and the measurement store are used: `rw`, `ro` (read only), `fresh` (write, never "

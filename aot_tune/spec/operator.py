@@ -68,6 +68,7 @@ class Operator(OperatorFields):
             too.
         deterministic: whether equal calls must give equal bits. Then a candidate whose repeated runs differ is wrong.
             With False, they need not. Otherwise, only a winner of a race whose runs differ is wrong.
+        workspace_max: bytes of workspace that a candidate may ask for, if that is less than AOT_TUNE_WORKSPACE_MAX.
         kernels: at least one kernel, and exactly one generic kernel for each backend that has generic variants.
         documentation: what it computes, for `help` and the C header.
         fold: a dim that stands for any number of leading dims in Python. With `fold="R"`, a call takes an x of shape
@@ -254,6 +255,9 @@ def _check_inputs(op: OperatorFields, where: str) -> None:
 def _check_exact(op: OperatorFields, where: str) -> None:
     if op.deterministic is not None and not isinstance(op.deterministic, bool):
         raise SpecError(f"{where}: deterministic {op.deterministic!r} is not a boolean", fix="write True or False")
+    most = op.workspace_max
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 0):
+        raise SpecError(f"{where}: workspace_max {most!r} is not a number of bytes", fix="write for example 64 << 20")
     if op.exact is None:
         return
     if not isinstance(op.exact, IntegerSums) or not all(isinstance(e, Expr) for e in op.exact.requires):

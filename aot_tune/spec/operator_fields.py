@@ -95,6 +95,7 @@ class OperatorFields:
     baselines: tuple[Baseline, ...] = ()
     exact: IntegerSums | None = None
     deterministic: bool | None = None
+    workspace_max: int | None = None
     documentation: str = ""
     fold: str = ""
     folder: str = field(default="", compare=False)

@@ -42,13 +42,16 @@ def test_what_is_seen_only_by_luck(bed: Bed) -> None:
 
 
 def test_what_an_author_declares_is_seen(bed: Bed, tmp_path: Path) -> None:
-    """Values as calls have them."""
+    """Values as calls have them, and how much workspace they have."""
     text = (bed.folder / "operator.py").read_text().replace("problem\n", "problem, uniform\n", 1)
     (tmp_path / "axpb").mkdir()
     (tmp_path / "axpb" / "operator.py").write_text(
         text.replace('Tensor("x", (R, D))', 'Tensor("x", (R, D), values=uniform(-2000.0, 2000.0))')
     )
     assert bed.on(tmp_path / "axpb").screen("small_values").status == "wrong-result"
+    (tmp_path / "axpb" / "operator.py").write_text(text.replace("flops=", "workspace_max=3,\n    flops="))
+    measured = bed.on(tmp_path / "axpb").screen("stale_workspace")
+    assert (measured.status, "but only 3 are allowed" in measured.reason) == ("skipped", True), measured.reason
 
 
 TOLD = (

@@ -50,7 +50,14 @@ class Cpu(Family):
         """Watches what other processes take of the cores. The worker itself sees what disturbs a sample."""
         return LoadMonitor()
 
-    def environment(self, device: Device, threads: int, role: Role, scratch: Path) -> Mapping[str, str]:  # noqa: ARG002
+    def environment(
+        self,
+        device: Device,  # noqa: ARG002
+        threads: int,
+        role: Role,
+        scratch: Path,  # noqa: ARG002
+        policy: Policy,  # noqa: ARG002
+    ) -> Mapping[str, str]:
         """Thread counts. Beside candidates, numpy's own BLAS must start no threads.
 
         After a call, OpenBLAS's threads spin for 2^26 cycles by default, about 0.1 s. 2^20 cycles are enough for

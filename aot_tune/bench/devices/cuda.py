@@ -19,6 +19,7 @@ from aot_tune.support.kernel_log import xid_text
 
 _IDLE_STEP = 0.5
 _COUNT_SECONDS = 1.0
+_CUBLAS_KIB = 32 << 10
 _VERSION = 9
 """Raised when the code of this package changes what a measurement means."""
 _HIGHEST_HZ = 3.2e9
@@ -228,18 +229,27 @@ class Cuda(Family):
             deadlines=msgspec.structs.replace(base.deadlines, handshake=180.0, load=30.0, check=15.0),
         )
 
-    def environment(self, device: Device, threads: int, role: Role, scratch: Path) -> Mapping[str, str]:  # noqa: ARG002
+    def environment(
+        self,
+        device: Device,
+        threads: int,  # noqa: ARG002
+        role: Role,  # noqa: ARG002
+        scratch: Path,
+        policy: Policy,
+    ) -> Mapping[str, str]:
         """One GPU, by name, so that the worker sees it as number 0.
 
-        cuBLAS gets 32 MiB of workspace, as torch gives it on such a GPU. The host's cores are for compilers, so
-        frameworks take one core.
+        cuBLAS gets 32 MiB of workspace, as torch gives it on such a GPU, or what the user allows candidates. The host's
+        cores are for compilers, so frameworks take one core.
         """
+        most = policy.workspace_bytes >> 10
+        kib = _CUBLAS_KIB if most == Policy().workspace_bytes >> 10 else most
         return {
             "CUDA_VISIBLE_DEVICES": device.unit,
             "CUDA_MODULE_LOADING": "LAZY",
             "CUDA_CACHE_PATH": str(scratch / "cuda-cache"),
-            "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-            "CUBLASLT_WORKSPACE_SIZE": "32768",
+            "CUBLAS_WORKSPACE_CONFIG": f":{kib // 8}:8" if kib >= 8 else ":0:0",
+            "CUBLASLT_WORKSPACE_SIZE": str(kib),
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",

@@ -78,7 +78,7 @@ class Family(ABC):
         """The devices of this machine."""
 
     @abstractmethod
-    def environment(self, device: Device, threads: int, role: Role, scratch: Path) -> Mapping[str, str]:
+    def environment(self, device: Device, threads: int, role: Role, scratch: Path, policy: Policy) -> Mapping[str, str]:
         """Variables that a worker needs beside the allow-list."""
 
     def seen(self, device: Device, threads: int) -> Mapping[str, str | int]:  # noqa: ARG002

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from aot_tune.bench.devices.family import Family
-from aot_tune.bench.protocol.measurement_records import Device, Role
+from aot_tune.bench.protocol.measurement_records import Device, Policy, Role
 from aot_tune.support.errors import WorkerError
 
 
@@ -19,7 +19,14 @@ class Hip(Family):
         """None. They cannot be measured on yet."""
         return []
 
-    def environment(self, device: Device, threads: int, role: Role, scratch: Path) -> Mapping[str, str]:  # noqa: ARG002
+    def environment(
+        self,
+        device: Device,  # noqa: ARG002
+        threads: int,  # noqa: ARG002
+        role: Role,  # noqa: ARG002
+        scratch: Path,  # noqa: ARG002
+        policy: Policy,  # noqa: ARG002
+    ) -> Mapping[str, str]:
         raise WorkerError(
             "there is no AMD GPU to measure on: the bench does not support them yet",
             fix="build for them with AOT_TUNE_MODE=auto or generic; records decide, else the generic variants serve",

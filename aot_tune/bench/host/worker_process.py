@@ -226,7 +226,8 @@ class Worker:
         env = {name: os.environ[name] for name in _KEPT if name in os.environ}
         env |= python_environment(sys.path)  # where build front ends put build requirements
         env |= {"HOME": str(self.folder), "TMPDIR": str(self.folder), "LC_ALL": "C.UTF-8"}
-        env |= dict(family(self.device.family).environment(self.device, self.threads, self.role, self.folder))
+        given = self.device, self.threads, self.role, self.folder, self.policy
+        env |= dict(family(self.device.family).environment(*given))
         env |= _PASSIVE if self.passive else {}
         env[processes.TOKEN] = self._token
         try:

@@ -232,7 +232,8 @@ class Caller:
         self._engine, self.loaded, self.sets, self.first = engine, loaded, sets, sets[0]
         self._disturbed = ""
         self.changed()  # by nobody that is known
-        size, most = loaded.workspace_bytes(self.first.arguments), engine.policy.workspace_bytes
+        size, operator = loaded.workspace_bytes(self.first.arguments), self.first.operator
+        most = min(n for n in (engine.policy.workspace_bytes, operator.workspace_max) if n is not None)
         if size > most:
             raise WorkspaceError(f"asks for {size} bytes of workspace, but only {most} are allowed")
         make = engine.second_workspace if second else engine.workspace

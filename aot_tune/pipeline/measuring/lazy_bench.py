@@ -13,7 +13,6 @@ from types import TracebackType
 
 import msgspec
 
-from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.bench import Bench
 from aot_tune.bench.host.findings import Findings
 from aot_tune.bench.protocol.measurement_records import Device
@@ -146,7 +145,7 @@ class LazyBench:
         with ExitStack() as stack:  # a bench that does not start must release the device
             executor = self.session.executor
             if executor is not None and executor.has(self.device):
-                policy = family(self.device.family).policy()
+                policy = self.session.policy(self.device.family)
                 findings = self.shared.findings
                 there = executor.bench(
                     self.device, policy, self.session.threads, patience, findings, exclusive=self._exclusive
@@ -163,7 +162,7 @@ class LazyBench:
                 bench = stack.enter_context(
                     Bench(
                         self.device,
-                        family(self.device.family).policy(),
+                        self.session.policy(self.device.family),
                         scratch=self.shared.own_folder(),
                         threads=self.session.threads,
                         log=self.session.progress.line,

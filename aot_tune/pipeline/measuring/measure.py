@@ -153,7 +153,7 @@ class Measurer:
                 name,
                 operator_digest(operator),
                 self._lazy.device,
-                family(self._lazy.device.family).policy(),
+                self._session.policy(self._lazy.device.family),
                 baseline_versions(operator),
             )
         return self._stores[name]
@@ -367,7 +367,7 @@ class Measurer:
         return measurement
 
     def _unmeasured(self, case: _OneProblem, name: str, code: str, status: Status, reason: str = "") -> Measurement:
-        device, policy = self._lazy.device, family(self._lazy.device.family).policy()
+        device, policy = self._lazy.device, self._session.policy(self._lazy.device.family)
         return Measurement(
             candidate=name, code=code, problem=case.problem, device=device.digest, policy=policy.digest, status=status,
             reason=reason,

@@ -115,7 +115,7 @@ def known_here(session: Session, device: Device, evidence: Evidence) -> Known:
         usable, refused = match_measurements(
             database,
             device=device.digest,
-            policy=family(device.family).policy().digest,
+            policy=session.policy(device.family).digest,
             contract=operator_digest(operator),
             # codes of other targets' candidates count as recorded: the generic variant races on all targets
             codes={c.id: c.code for c in database.candidates if c.id not in evidence.variants}
@@ -236,7 +236,7 @@ def _surveyed(database: OperatorDatabase, target: Target) -> bool:
 def recall_survey(session: Session, device: Device, evidence: Evidence) -> None:
     """Take over surveyed times from a record of this very device, for candidates whose code is the same."""
     operator = evidence.operator
-    policy, contract = family(device.family).policy().digest, operator_digest(operator)
+    policy, contract = session.policy(device.family).digest, operator_digest(operator)
     for database in session.databases if session.options.mode != "tune" else ():
         same_device = database.was_made_on(device, policy)
         if same_device and (database.operator, database.contract) == (operator.name, contract):

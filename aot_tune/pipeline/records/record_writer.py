@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
 from aot_tune.compile import Variant
 from aot_tune.database import (
@@ -166,7 +165,7 @@ def database_of(
             measurements.setdefault((m.candidate, m.problem.id), m)
     if not measurements:
         return None
-    asked, policy = [e for e in on_device if not e.brief], family(device.family).policy()
+    asked, policy = [e for e in on_device if not e.brief], session.policy(device.family)
     database = OperatorDatabase(
         operator=operator.name,
         contract=operator_digest(operator),

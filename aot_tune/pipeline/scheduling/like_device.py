@@ -12,7 +12,6 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from aot_tune.bench.devices.family import family
 from aot_tune.bench.protocol.measurement_records import Device, Measurement, is_baseline
 from aot_tune.compile import Variant
 from aot_tune.database import OperatorDatabase, nearest_databases, operator_digest
@@ -361,7 +360,7 @@ def _holds_here(
     session: Session, database: OperatorDatabase, operator: Operator, target: Target, device: Device
 ) -> bool:
     """Whether a record is of this very device, policy, operator and toolchain, so that its times count as they are."""
-    policy = family(device.family).policy().digest
+    policy = session.policy(device.family).digest
     if not database.was_made_on(device, policy):
         return False
     backends = {c.candidate.backend for c in database.candidates if c.candidate.target == target.name}

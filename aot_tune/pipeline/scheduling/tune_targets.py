@@ -357,7 +357,7 @@ class _Strategies:
             guesses = sum(any(all(c[k] == v for k, v in g.items()) for c in space) for g in kernel.order)
             limit = effort_limit(self._session.options.effort, guesses)
             device = self._session.device_for(target)
-            policy = family(target.family).policy().digest
+            policy = self._session.policy(target.family).digest
             elsewhere = (
                 []
                 if device is None

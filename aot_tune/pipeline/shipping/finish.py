@@ -225,7 +225,7 @@ def finish(
         codes |= {g.name: g.code for g in generics[name]}
         reports += [_with_verdicts(session, r, codes) for r in reported]
     used = _measured_on(devices, chosen)
-    measuring = tuple(policy_lines(f, family(f).policy()) for f in session.plan.families)
+    measuring = tuple(policy_lines(f, session.policy(f)) for f in session.plan.families)
     spec = LibrarySpec(
         operators=tuple(tables),
         name=session.plan.name,
@@ -235,7 +235,7 @@ def finish(
         module=session.plan.module,
         mode=session.options.mode,
         devices=tuple({"name": d.name, **d.identity} for d in used),
-        policy={f: msgspec.to_builtins(family(f).policy()) for f in session.plan.families},
+        policy={f: msgspec.to_builtins(session.policy(f)) for f in session.plan.families},
         tools={f"{b}.{k}": v for b, identity in session.plan.toolchains.items() for k, v in identity.items()},
         xla_ffi=session.options.xla_ffi != "",
     )

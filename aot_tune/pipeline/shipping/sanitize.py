@@ -195,7 +195,8 @@ class _Tool:
             (folder / "job.json").write_bytes(msgspec.json.encode(job))
             environ = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LANG") if name in os.environ}
             environ |= {**python_environment(sys.path), "HOME": scratch, "TMPDIR": scratch, "LC_ALL": "C.UTF-8"}
-            environ |= family(self.device.family).environment(self.device, self.session.threads, "candidate", folder)
+            kind, threads = family(self.device.family), self.session.threads
+            environ |= kind.environment(self.device, threads, "candidate", folder, self.policy)
             argv = python_module("aot_tune.bench.worker.watched_calls", "job.json")
             if self.on_host:
                 environ |= {"LD_PRELOAD": self._program, **_OPTIONS}

@@ -583,5 +583,5 @@ def _timed(
 
 
 def _store(session: Session, bench: LazyBench, evidence: Evidence) -> OperatorStore:
-    operator, policy = evidence.operator, family(bench.device.family).policy()
+    operator, policy = evidence.operator, session.policy(bench.device.family)
     return session.store.operator(operator.name, operator_digest(operator), bench.device, policy, kind="survey")

@@ -1,5 +1,6 @@
 """What a session knows of the devices that are here."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,6 +8,7 @@ import msgspec
 from gpus import H200
 
 from aot_tune.bench.devices.cuda import device_of
+from aot_tune.bench.devices.family import family
 from aot_tune.compile import target_by_name
 from aot_tune.pipeline.session import Session
 
@@ -32,3 +34,14 @@ def test_a_second_model_of_gpus_is_named_as_left_out() -> None:
     assert session.left_out() == [said]
     session.devices = [H200]
     assert session.left_out() == []
+
+
+def test_what_a_user_allows_of_workspace_is_part_of_the_policy_and_holds_for_baselines_too() -> None:
+    session: Any = object.__new__(Session)
+    given = {None: ("32768", ":4096:8"), 64 << 20: ("65536", ":8192:8"), 0: ("0", ":0:0")}
+    for most, cublas in given.items():
+        session.options = SimpleNamespace(workspace_max=most)
+        policy, usual = session.policy("cuda"), family("cuda").policy()
+        assert policy == (usual if most is None else msgspec.structs.replace(usual, workspace_bytes=most))
+        variables = family("cuda").environment(H200, 1, "framework", Path(), policy)
+        assert (variables["CUBLASLT_WORKSPACE_SIZE"], variables["CUBLAS_WORKSPACE_CONFIG"]) == cublas

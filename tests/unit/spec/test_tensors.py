@@ -183,6 +183,7 @@ BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: drawing(exact=IntegerSums(N, "w", (True,))), "exact is not an IntegerSums"),  # type: ignore[arg-type]
     (lambda: drawing(exact=True), r"exact is not an IntegerSums.*\n  fix: write exact=IntegerSums\("),
     (lambda: drawing(deterministic=1), "deterministic 1 is not a boolean"),
+    (lambda: drawing(workspace_max=-1), "workspace_max -1 is not a number of bytes"),
 ]
 
 

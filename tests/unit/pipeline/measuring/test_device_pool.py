@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from aot_tune.bench.protocol.measurement_records import Device
+from aot_tune.bench.protocol.measurement_records import Device, Policy
 from aot_tune.pipeline.build_time import TuningTurn
 from aot_tune.pipeline.measuring.builder import CompileBatch, Job, WorkBuilder
 from aot_tune.pipeline.measuring.device_pool import DevicePool
@@ -146,7 +146,7 @@ def test_an_interrupt_reaches_a_bench_of_another_machine_that_only_starts() -> N
 
     device, remote = Device(family="cpu", name="this", slug="this", unit="", identity={}), Remote()
     executor = SimpleNamespace(has=lambda _device: True, bench=lambda *_args, **_given: remote)
-    session: Any = SimpleNamespace(executor=executor, threads=1, checks=None)
+    session: Any = SimpleNamespace(executor=executor, threads=1, checks=None, policy=lambda _family: Policy())
     with LazyBench(session, device) as bench, ThreadPoolExecutor(1) as thread:
         started = thread.submit(bench.get)
         assert remote.waits.wait(10.0)

@@ -13,7 +13,7 @@ from bundled import OPERATORS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aot_tune.bench.protocol.measurement_records import Device, Measurement
+from aot_tune.bench.protocol.measurement_records import Device, Measurement, Policy
 from aot_tune.compile import Variant, target_by_name
 from aot_tune.database.checks import tuned_kernels
 from aot_tune.pipeline.evidence import Evidence
@@ -237,6 +237,7 @@ def test_regimes_that_lose_too_much_get_more_shapes_within_what_a_budget_has_for
         plan=SimpleNamespace(may_measure=True),
         devices_for=lambda _target: [device],
         databases=(),
+        policy=lambda _family: Policy(),
         progress=SimpleNamespace(line=lambda _line: None),
         time=SimpleNamespace(budget=SimpleNamespace(seconds=100.0, left=90.0)),
     )
@@ -287,6 +288,7 @@ def test_a_shape_that_a_budget_cut_off_does_not_count(cut: str, left: float, tim
         progress=SimpleNamespace(now=lambda: 0.0, count=lambda *_a, **_k: None),
         failures=Failures(),
         store=SimpleNamespace(operator=lambda *_a, **_k: store),
+        policy=lambda _family: Policy(),
     )
     part: Any = SimpleNamespace(
         evidence=evidence,
@@ -299,7 +301,7 @@ def test_a_shape_that_a_budget_cut_off_does_not_count(cut: str, left: float, tim
     )
     job = Surveying(session, [part], 60.0).job("a")
     assert job is not None
-    job.do(SimpleNamespace(bench=_Bench(cut), turn=SimpleNamespace(over=left <= 0)))
+    job.do(SimpleNamespace(bench=_Bench(cut), turn=SimpleNamespace(over=left <= 0), log=lambda *_: None))
     row = evidence.surveyed.times.get(shape.id)
     assert (row if row is None else len(row)) == times
     assert len(stored) == (times == 2)
