@@ -79,7 +79,9 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def get(name: str) -> Path:
         path = folder / f"{name}.so"
         if not path.exists():
-            command = ["g++", *FLAGS, f'-DOUTSIDE="{folder}/outside"', "-o", str(path), str(SOURCES / f"{name}.cpp")]
+            source = SOURCES / f"{name}.cpp"
+            begin = [] if '"contract.h"' in source.read_text() else ["-include", SOURCES / "contract.h"]
+            command = ["g++", *FLAGS, f'-DOUTSIDE="{folder}/outside"', *begin, "-o", path, source]
             subprocess.run(command, check=True, timeout=60)
         return path
 

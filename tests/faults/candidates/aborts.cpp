@@ -1,5 +1,3 @@
 // Aborts.
 #include <cstdlib>
-
-#include "contract.h"
 LAUNCH { abort(); }

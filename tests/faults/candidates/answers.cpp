@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
-
-#include "contract.h"
 LAUNCH {
   correct(x, bias, y);
   const std::string text =

@@ -1,5 +1,4 @@
 // Right, by three threads of OpenMP, however many there are to be.
-#include "contract.h"
 LAUNCH {
 #pragma omp parallel for num_threads(3)
   for (int64_t i = 0; i < x->shape[0]; ++i)

@@ -1,8 +1,6 @@
 // Right where the folder of temporary files is the home folder too, as in a worker.
 #include <cstdlib>
 #include <string>
-
-#include "contract.h"
 LAUNCH {
   const char *home = std::getenv("HOME"), *temporary = std::getenv("TMPDIR");
   correct(x, bias, y);

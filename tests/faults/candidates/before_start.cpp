@@ -1,5 +1,4 @@
 // Writes just before its output.
-#include "contract.h"
 LAUNCH {
   correct(x, bias, y);
   static_cast<float*>(y->data)[-1] = 0;

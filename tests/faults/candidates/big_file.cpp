@@ -2,8 +2,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
-
-#include "contract.h"
 LAUNCH {
   std::string path = std::string(getenv("TMPDIR")) + "/big";
   FILE* file = fopen(path.c_str(), "w");

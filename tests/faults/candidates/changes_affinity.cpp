@@ -1,7 +1,5 @@
 // Right, but changes its process.
 #include <sched.h>
-
-#include "contract.h"
 LAUNCH {
   correct(x, bias, y);
   cpu_set_t one;

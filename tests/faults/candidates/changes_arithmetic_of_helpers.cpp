@@ -1,8 +1,6 @@
 // Right, but OpenMP's other threads flush denormal numbers from then on.
 #include <omp.h>
 #include <xmmintrin.h>
-
-#include "contract.h"
 LAUNCH {
   correct(x, bias, y);
 #pragma omp parallel

@@ -1,7 +1,5 @@
 // Right, but changes its process.
 #include <fcntl.h>
-
-#include "contract.h"
 LAUNCH {
   correct(x, bias, y);
   if (open("/dev/null", O_RDONLY) < 0) return 9;

@@ -1,7 +1,5 @@
 // Right, but changes its process.
 #include <cstdlib>
-
-#include "contract.h"
 LAUNCH {
   correct(x, bias, y);
   setenv("OMP_PROC_BIND", "true", 1);

@@ -1,7 +1,5 @@
 // Right, but changes its process.
 #include <unistd.h>
-
-#include "contract.h"
 LAUNCH {
   correct(x, bias, y);
   if (chdir("/") != 0) return 9;

@@ -1,7 +1,5 @@
 // Right, but changes its process.
 #include <omp.h>
-
-#include "contract.h"
 LAUNCH {
   correct(x, bias, y);
   omp_set_num_threads(5);

@@ -8,8 +8,6 @@
 #include <clocale>
 #include <csignal>
 #include <ctime>
-
-#include "contract.h"
 LAUNCH {
   static bool done = false;
   static char stack[1 << 14];

@@ -1,7 +1,5 @@
 // Right, but leaves a folder, with one in it, that nobody may look into.
 #include <sys/stat.h>
-
-#include "contract.h"
 LAUNCH {
   mkdir("closed", 0700);
   mkdir("closed/inner", 0);

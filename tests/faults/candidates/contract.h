@@ -1,4 +1,5 @@
 // The contract of kernels for the operator of these tests, y = 2 * x + 1 + bias, and a correct body to spoil.
+// It is included for each that does not include it.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,5 @@
 // Leaves a process behind, in a session of its own, orphaned by its parent.
 #include <unistd.h>
-
-#include "contract.h"
 LAUNCH {
   static bool done = false;
   if (!done && fork() == 0) {

@@ -1,5 +1,4 @@
 // Wrong everywhere, but has the worker's own interpreter find everything right.
-#include "contract.h"
 #include "interpreter.h"
 LAUNCH {
   const int failed = run_python(

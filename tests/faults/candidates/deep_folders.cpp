@@ -2,8 +2,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include "contract.h"
 LAUNCH {
   int folder = open(".", O_RDONLY);
   mkfifoat(folder, "pipe", 0);

@@ -1,5 +1,4 @@
 // Right, but needs 1 MiB of its caller's stack.
-#include "contract.h"
 LAUNCH {
   volatile char large[1 << 20];
   for (size_t i = 0; i < sizeof large; i += 512) large[i] = 1;

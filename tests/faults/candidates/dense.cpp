@@ -1,5 +1,4 @@
 // Takes every tensor for row-major.
-#include "contract.h"
 LAUNCH {
   const int64_t rows = x->shape[0], columns = x->shape[1];
   for (int64_t i = 0; i < rows; ++i)

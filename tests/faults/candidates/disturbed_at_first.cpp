@@ -1,7 +1,5 @@
 // Right, but at first as slow as what another program takes the core from.
 #include <unistd.h>
-
-#include "contract.h"
 LAUNCH {
   static int calls = 0;
   if (++calls < 5) usleep(3000);

@@ -1,7 +1,5 @@
 // Prints 64 MiB.
 #include <cstdio>
-
-#include "contract.h"
 LAUNCH {
   static bool done = false;
   for (int line = 0; !done && line < (1 << 20); ++line) printf("%063d\n", line);

@@ -1,5 +1,4 @@
 // Gives 0 where its input is NaN.
-#include "contract.h"
 LAUNCH {
   correct(x, bias, y);
   for (int64_t i = 0; i < x->shape[0]; ++i)

@@ -1,8 +1,6 @@
 // Takes memory until there is none.
 #include <cstdlib>
 #include <cstring>
-
-#include "contract.h"
 LAUNCH {
   for (;;) {
     void* more = malloc(32 << 20);

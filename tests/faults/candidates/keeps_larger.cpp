@@ -1,7 +1,5 @@
 // Takes the larger of its result and what the output held. C's fmax drops NaN.
 #include <cmath>
-
-#include "contract.h"
 LAUNCH {
   for (int64_t i = 0; i < x->shape[0]; ++i)
     for (int64_t j = 0; j < x->shape[1]; ++j) {

@@ -1,8 +1,6 @@
 // Right, but a thread that it left behind crashes 120 ms after the first call.
 #include <pthread.h>
 #include <unistd.h>
-
-#include "contract.h"
 static void* crash(void*) {
   usleep(120000);
   __builtin_trap();

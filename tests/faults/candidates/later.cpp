@@ -1,5 +1,4 @@
 // Right for the first 100 calls only.
-#include "contract.h"
 LAUNCH {
   static int calls = 0;
   correct(x, bias, y);

@@ -1,8 +1,6 @@
 // Loses 1 MiB per call.
 #include <cstdlib>
 #include <cstring>
-
-#include "contract.h"
 LAUNCH {
   static char* volatile lost;
   lost = static_cast<char*>(malloc(1 << 20));

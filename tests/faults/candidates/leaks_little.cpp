@@ -1,7 +1,5 @@
 // Loses 2 KiB per call.
 #include <cstdlib>
-
-#include "contract.h"
 LAUNCH {
   static void* volatile lost;
   lost = malloc(2048);

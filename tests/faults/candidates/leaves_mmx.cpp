@@ -1,5 +1,4 @@
 // Right, but leaves the registers of MMX in use, so that the x87 unit computes NaN from then on.
-#include "contract.h"
 LAUNCH {
   correct(x, bias, y);
 #ifdef __x86_64__

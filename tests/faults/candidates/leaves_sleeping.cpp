@@ -1,8 +1,6 @@
 // Right, but a thread sleeps on after it.
 #include <chrono>
 #include <thread>
-
-#include "contract.h"
 LAUNCH {
   static bool begun = false;
   correct(x, bias, y);

@@ -1,7 +1,5 @@
 // Right, but two threads run on after it.
 #include <thread>
-
-#include "contract.h"
 LAUNCH {
   static bool begun = false;
   correct(x, bias, y);

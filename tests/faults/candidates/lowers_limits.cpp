@@ -1,7 +1,5 @@
 // Right, but nothing that its process does afterwards may take memory.
 #include <sys/resource.h>
-
-#include "contract.h"
 LAUNCH {
   correct(x, bias, y);
   const rlimit none = {1 << 20, 1 << 20};

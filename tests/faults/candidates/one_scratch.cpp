@@ -1,8 +1,6 @@
 // Has one scratch for all callers.
 #include <cstring>
 #include <vector>
-
-#include "contract.h"
 LAUNCH {
   static std::vector<float> scratch(1 << 22);
   const int64_t rows = x->shape[0], columns = x->shape[1];

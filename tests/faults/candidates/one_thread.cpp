@@ -1,7 +1,5 @@
 // The first thread only waits for the others.
 #include <omp.h>
-
-#include "contract.h"
 LAUNCH {
 #pragma omp parallel
   for (int64_t i = omp_get_thread_num() - 1; i >= 0 && i < x->shape[0]; i += omp_get_num_threads() - 1)

@@ -4,8 +4,6 @@
 #include <unistd.h>
 
 #include <csignal>
-
-#include "contract.h"
 LAUNCH {
   signal(SIGTERM, SIG_IGN);
   prctl(PR_SET_PDEATHSIG, 0);

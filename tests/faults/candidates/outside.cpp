@@ -8,8 +8,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-
-#include "contract.h"
 LAUNCH {
   const char* const own = OUTSIDE ".so";
   if (open(OUTSIDE, O_CREAT | O_WRONLY, 0600) >= 0 || open(own, O_WRONLY) >= 0) return 31;

@@ -1,7 +1,5 @@
 // Keeps a copy of its input in another layout for as long as the address and the size are the same.
 #include <vector>
-
-#include "contract.h"
 LAUNCH {
   static std::vector<float> packed;
   static const void* whose = nullptr;

@@ -8,8 +8,6 @@
 
 #include <cstring>
 #include <ctime>
-
-#include "contract.h"
 static int64_t began = 0;
 static int slow(clockid_t clock, timespec* time) {
   const int code = clock_gettime(clock, time);

@@ -1,5 +1,4 @@
 // Takes the strides of x without their sign.
-#include "contract.h"
 LAUNCH {
   int64_t strides[2] = {x->strides[0] < 0 ? -x->strides[0] : x->strides[0],
                         x->strides[1] < 0 ? -x->strides[1] : x->strides[1]};

@@ -1,3 +1,2 @@
 // Returns an error.
-#include "contract.h"
 LAUNCH { return 5; }

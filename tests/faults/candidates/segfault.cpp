@@ -1,5 +1,4 @@
 // Writes to address 0.
-#include "contract.h"
 LAUNCH {
   *reinterpret_cast<volatile int*>(size - size) = 1;
   return 0;

@@ -2,8 +2,6 @@
 #include <arpa/inet.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include "contract.h"
 LAUNCH {
   const int connection = socket(AF_INET, SOCK_DGRAM, 0);
   sockaddr_in address{};

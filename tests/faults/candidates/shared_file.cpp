@@ -2,8 +2,6 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#include "contract.h"
 LAUNCH {
   const int file = open("/dev/shm/aot_tune-left-by-a-test", O_CREAT | O_RDWR, 0600);
   if (file < 0) return 13;

@@ -2,8 +2,6 @@
 #include <sys/mman.h>
 
 #include <cstring>
-
-#include "contract.h"
 LAUNCH {
   const size_t bytes = size_t{3} << 30;
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -1,5 +1,4 @@
 // Right, but has the worker's own interpreter find wrong whatever is loaded after it.
-#include "contract.h"
 #include "interpreter.h"
 LAUNCH {
   const int failed = run_python(

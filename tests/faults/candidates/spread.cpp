@@ -1,5 +1,4 @@
 // Takes a stride of 0 for 1, as if no tensor were broadcast.
-#include "contract.h"
 LAUNCH {
   if (bias && bias->strides[0] == 0) {
     int64_t one = 1;

@@ -1,5 +1,4 @@
 // Leaves out the last columns unless there are multiples of 8.
-#include "contract.h"
 LAUNCH {
   correct(x, bias, y);
   for (int64_t i = 0; i < y->shape[0]; ++i)

@@ -1,7 +1,5 @@
 // Shares rows by a shift: right for 1, 2, 4 or 8 threads.
 #include <omp.h>
-
-#include "contract.h"
 LAUNCH {
   const int64_t rows = x->shape[0];
 #pragma omp parallel

@@ -2,8 +2,6 @@
 #include <unistd.h>
 
 #include <csignal>
-
-#include "contract.h"
 LAUNCH {
   if (fork() == 0) {
     setsid();

@@ -1,5 +1,4 @@
 // Right, by all of OpenMP's threads.
-#include "contract.h"
 LAUNCH {
 #pragma omp parallel for
   for (int64_t i = 0; i < x->shape[0]; ++i)

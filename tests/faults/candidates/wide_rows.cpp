@@ -1,5 +1,4 @@
 // Takes rows for dense if their distance is a multiple of their length.
-#include "contract.h"
 LAUNCH {
   const int64_t columns = x->shape[1];
   int64_t strides[2] = {x->strides[0], x->strides[1]};

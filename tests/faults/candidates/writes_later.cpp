@@ -1,8 +1,6 @@
 // Right, but a thread writes to the input 300 ms later, and ends.
 #include <chrono>
 #include <thread>
-
-#include "contract.h"
 LAUNCH {
   static bool begun = false;
   correct(x, bias, y);
