@@ -55,13 +55,11 @@ class Bed:
         return self.bench.prepare(self.operator, problem(**(dims or {"R": 16, "D": 256})))
 
     def entry(self, name: str) -> Variant:
-        """A candidate as the bench takes it."""
         path = self.objects(name)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         return linked_variant(SimpleNamespace(id=name), path, "candidate", digest)
 
     def screen(self, name: str, prepared: Prepared | None = None, **options: Any) -> Measurement:
-        """Screen a candidate."""
         return self.bench.screen(prepared or self.prepare(), self.entry(name), **options)
 
     def refuse(self, name: str, status: str, told: str, *, tune_checks: bool = True, **dims: int) -> None:

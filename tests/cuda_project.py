@@ -64,22 +64,18 @@ class Made:
 
     @property
     def library(self) -> Path:
-        """The shared library."""
         return self.folder / "libmy_ops.so"
 
     @property
     def module(self) -> Path:
-        """The Python module."""
         return self.folder / "ops.abi3.so"
 
     @cached_property
     def manifest(self) -> Any:
-        """What it holds."""
         return json.loads((self.folder / "aot_tune" / "my_ops" / "manifest.json").read_bytes())
 
     @cached_property
     def report(self) -> Report:
-        """What its build reported."""
         text = (self.folder / "aot_tune" / "my_ops" / "report.json").read_bytes()
         return msgspec.json.decode(text, type=Report)
 

@@ -39,7 +39,6 @@ class DrawnCall:
 
     @property
     def text(self) -> str:
-        """For messages."""
         told = [f"{n} {_told(v)}" for n, v in self.given.items() if v is not None]
         return f"{self.operator.name}({', '.join(told)})"
 

@@ -114,7 +114,6 @@ _GENERIC = {
 
 
 def write_operators(templates: Path) -> Path:
-    """Write their folders below a template root."""
     for name, text in zip(NAMES, (_QUANTISE, _RESCALE, _MIX), strict=True):
         folder = templates / name
         folder.mkdir(parents=True)

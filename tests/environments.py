@@ -112,7 +112,6 @@ def front_end() -> Path:
 
 
 def pip(*arguments: object, env: Mapping[str, str] | None = None, status: int | None = 0) -> str:
-    """Run the test environment's pip."""
     return run([front_end(), "-m", "pip", *arguments], env=env, status=status)
 
 
@@ -128,7 +127,6 @@ class Venv:
 
     @property
     def packages(self) -> Path:
-        """Its site-packages."""
         return next(self.folder.glob("lib/python3*/site-packages"))
 
     @classmethod
@@ -137,7 +135,6 @@ class Venv:
         return cls(folder)
 
     def install(self, *arguments: object, env: Mapping[str, str] | None = None) -> str:
-        """Install without an index."""
         return pip("--python", self.python, "install", "--no-index", *arguments, env=env)
 
     def run(self, *arguments: object, status: int | None = 0, **given: str) -> str:
@@ -176,14 +173,11 @@ class Compiler:
 
 @dataclass(frozen=True)
 class Built:
-    """A wheel and what its build printed."""
-
     wheel: Path
     log: str
 
     @property
     def measured(self) -> int:
-        """Measurements made, over all targets."""
         counts = re.findall(r"(\d+) measurements made", self.log)
         assert counts, f"the build says nothing of measurements:\n{self.log[-6000:]}"
         return sum(map(int, counts))
@@ -199,7 +193,6 @@ class Builder:
     isolated: bool = True
 
     def build(self, source: Path, name: str = "wheel", *, read_only: bool = False, **given: str) -> Built:
-        """`pip wheel`, verbose."""
         out = self.out / name
         shutil.rmtree(out, ignore_errors=True)
         argv: list[object] = [front_end(), "-m", "pip", "wheel", "-v", "--no-deps", "--no-cache-dir", "-w", out]
@@ -236,7 +229,6 @@ _FEWER_CHECKS = (
 
 
 def make_sdist(folder: Path) -> Path:
-    """The project's sdist."""
     code = "import sys; from aot_tune.build import build_sdist; print(build_sdist(sys.argv[1]))"
     said = run([sys.executable, "-B", "-c", code, folder], env=environment(PYTHONPATH=str(ROOT)), cwd=ROOT)
     return folder / said.splitlines()[-1]
@@ -284,6 +276,5 @@ def make_read_only(folder: Path) -> None:
 
 
 def members(wheel: Path) -> dict[str, bytes]:
-    """Contents of a wheel by name."""
     with zipfile.ZipFile(wheel) as archive:
         return {i.filename: archive.read(i) for i in archive.infolist() if not i.is_dir()}

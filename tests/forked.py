@@ -104,7 +104,6 @@ def run(code: str, *, status: int = 0, **given: str) -> tuple[str, str]:
 
 
 def python(code: str, **given: str) -> str:
-    """What a program writes to stdout, see `run`."""
     return run(code, **given)[0]
 
 

@@ -7,7 +7,6 @@ from types import ModuleType
 
 
 def load_module(path: Path, name: str) -> ModuleType:
-    """The module at a path."""
     loader = importlib.machinery.ExtensionFileLoader(name, str(path))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert spec is not None

@@ -36,7 +36,6 @@ def becomes_true(condition: Callable[[], object], seconds: float) -> bool:
 
 
 def program(path: Path, script: str) -> Path:
-    """A program in the shell's language."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)

@@ -99,7 +99,6 @@ class Project:
 
     @classmethod
     def at(cls, folder: Path, **env: str) -> Project:
-        """The project that another process wrote."""
         compiler = Compiler.make(folder / "compiler")
         settings = {"AOT_TUNE_CACHE_DIR": str(folder / "cache"), "AOT_TUNE_JOBS": "2", "AOT_TUNE_SURVEY": "0"}
         settings["PYTHONPATH"] = str(ROOT)
@@ -152,7 +151,6 @@ class Project:
     def configure(
         self, *arguments: object, build: str = "build", status: int | None = 0, wrap: bool = False, **given: str
     ) -> str:
-        """`aot-tune configure`."""
         argv = self.command("configure", "--name", "tiny", "--prefix", "tiny", "--header", "tiny.h")
         argv += ["--directory", str(self.folder / build)]
         if "--templates" not in arguments:
@@ -163,7 +161,6 @@ class Project:
         return self.runs(argv, env=self.environment(**given), status=status)
 
     def build(self, build: str = "build", *, status: int | None = 0, wrap: bool = False, **given: str) -> str:
-        """`aot-tune build` of a configured project."""
         argv = self.command("build", "--directory", self.folder / build)
         if wrap:
             return run(obeying_modes(argv), env=self.environment(**given), status=status, timeout=300)
@@ -175,11 +172,9 @@ class Project:
         return self.folder / folder
 
     def report(self, build: str = "build") -> str:
-        """The report of a build."""
         return self.ask("report", "--build", self.folder / build)
 
     def ask(self, *arguments: object, status: int | None = 0, **given: str) -> str:
-        """What any other `aot-tune` command says."""
         return self.runs(self.command(*arguments), env=self.environment(**given), status=status, timeout=300)
 
     def start(self, build: str = "build", **given: str) -> subprocess.Popen[str]:
@@ -187,7 +182,6 @@ class Project:
         return start(self.command("build", "--directory", self.folder / build), env=self.environment(**given))
 
     def command(self, *arguments: object) -> list[str]:
-        """An `aot-tune` command."""
         return [sys.executable, "-B", "-u", "-m", "aot_tune.cli.main", *map(str, arguments)]
 
     # Through CMake.
@@ -195,21 +189,17 @@ class Project:
     def cmake(
         self, *arguments: object, build: str = "cmake", status: int | None = 0, cwd: Path | None = None, **given: str
     ) -> str:
-        """Configure with CMake and Ninja."""
         argv = ["cmake", "-G", "Ninja", "-S", self.folder, "-B", self.folder / build]
         argv += [f"-DPython_EXECUTABLE={sys.executable}", *arguments]
         return run(argv, env=self.environment(**given), status=status, cwd=cwd)
 
     def make_all(self, build: str = "cmake", *arguments: str, status: int | None = 0, **given: str) -> str:
-        """Build with CMake."""
         return run(["cmake", "--build", self.folder / build, *arguments], env=self.environment(**given), status=status)
 
     def manifest(self, build: str = "build") -> Any:
-        """What a build made."""
         return json.loads((self.folder / build / "manifest.json").read_bytes())
 
     def winners(self, build: str = "build") -> list[tuple[str, str]]:
-        """Names and object digests of the variants of a build."""
         return [(v["name"], v["object"]) for o in self.manifest(build)["operators"] for v in o["variants"]]
 
 
@@ -221,7 +211,6 @@ def shadow_modules(folder: Path) -> None:
 
 
 def start(argv: Sequence[object], env: Mapping[str, str]) -> subprocess.Popen[str]:
-    """Start a command in a session of its own."""
     with own_processors():
         return subprocess.Popen(
             [str(a) for a in argv],

@@ -49,7 +49,6 @@ NODE_PATH = os.pathsep.join([str(ROOT / "tests" / "stub_node"), str(ROOT)])
 
 
 def with_gpu_kernels(project: Project) -> Project:
-    """Add kernels for GPUs to the operator of a project."""
     operator = OPERATOR.replace("    kernels=(\n", f"    kernels=({CUDA_KERNELS}")
     project.operator.write_text(operator)
     for name in ("on_gpu", "loop"):
@@ -70,7 +69,6 @@ def ray_cluster() -> Iterator[Any]:
 
 
 def add_node(cluster: Any, cpus: int, gpu: str = "") -> Any:
-    """Add a node; `gpu` is that of the stub."""
     given = {"STUB_GPU": gpu, "PYTHONPATH": NODE_PATH}
     given |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "120"}
     before = dict(os.environ)

@@ -173,7 +173,6 @@ def own_module(once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
 
 
 def load_module(path: Path, name: str = NAME) -> ModuleType:
-    """The module at a path, in this process."""
     return load_from(path, name)
 
 

@@ -57,7 +57,6 @@ class Trace:
 
     @property
     def total(self) -> int:
-        """All calls."""
         return self.others + sum(line["calls"] for line in self.counts)
 
 

@@ -89,7 +89,6 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 def write_operator(root: Path) -> Path:
-    """The operator's folder below a root."""
     folder = root / "templates" / "axpb"
     folder.mkdir(parents=True)
     (folder / "operator.py").write_text(OPERATOR)
@@ -105,7 +104,6 @@ def bench_in(root: Path, log: Callable[[str], None] = lambda _line: None, thread
 
 @pytest.fixture
 def project(tmp_path: Path, forks: Callable[..., str]) -> Project:
-    """The tiny project, whose commands are forks."""
     made = Project.make(tmp_path / "project")
     made.runs = forks
     return made

@@ -36,7 +36,6 @@ def tuned(tuned_once: Any, tmp_path: Path, forks: Callable[..., str]) -> Project
 
 
 def record_of(project: Project) -> Path:
-    """The database's file."""
     (path,) = (project.folder / "tuning").rglob("twice.jsonl")
     return path
 

@@ -68,7 +68,6 @@ def failed(several: Project) -> str:
 
 
 def told(said: str, name: str) -> str:
-    """What is told of one operator at the end."""
     end = said[said.index("aot-tune: ") :]
     found = re.search(rf"^ +(?:why: )?{name}: .*\n(?: +  (?:why|fix): .*\n(?: {{9,}}.*\n)*)*", end, re.MULTILINE)
     assert found, (name, end)

@@ -71,24 +71,20 @@ class Library:
 
     @property
     def module(self) -> Path:
-        """The Python module."""
         (found,) = self.folder.rglob("ops*.so")
         return found
 
     @property
     def manifest(self) -> Any:
-        """What is in it."""
         (found,) = self.folder.rglob("manifest.json")
         return json.loads(found.read_bytes())
 
     def variants(self) -> dict[str, list[dict[str, Any]]]:
-        """Variants for GPUs by operator."""
         return {
             o["name"]: [v for v in o["variants"] if v["target"].startswith("cuda")] for o in self.manifest["operators"]
         }
 
     def run(self, scenario: str, *arguments: object, status: int | None = 0, timeout: float = 300, **env: str) -> str:
-        """Run a scenario of `scenarios.py` in a fresh process."""
         script = Path(__file__).with_name("scenarios.py")
         argv = [sys.executable, "-B", script, scenario, self.module, self.templates, *arguments]
         given = environment(PYTHONPATH=self.import_path, **env)
@@ -196,21 +192,16 @@ class Bed:
         self.bench.__enter__()
 
     def close(self) -> None:
-        """End its workers."""
         self.bench.__exit__(None, None, None)
 
     def prepare(self, rows: int = 64, width: int = 1024) -> Prepared:
-        """A problem, with its reference."""
         return self.bench.prepare(self.operator, problem(R=rows, D=width))
 
     def screen(self, fault: str, prepared: Prepared | None = None) -> Measurement:
-        """Verify and time one candidate."""
         return self.bench.screen(prepared or self.prepare(), self.entry(fault))
 
     def entry(self, fault: str) -> Variant:
-        """A candidate as the bench takes it."""
         return self.variant(self.objects(fault))
 
     def variant(self, made: Compiled) -> Variant:
-        """What was compiled, as the bench takes it."""
         return linked_variant(made.candidate, made.path, made.symbol, made.digest, made.requires)

@@ -48,7 +48,6 @@ class Case:
 
     @property
     def text(self) -> str:
-        """For messages."""
         return f"{self.operator.name} {self.problem.id} {self.layout}"
 
     def _make(self, tensor: Tensor) -> Any:
@@ -77,7 +76,6 @@ class Case:
         return getattr(ops, self.operator.name)(**given, **self.problem.attributes, **options)
 
     def poison(self) -> None:
-        """Write NaN to the outputs and their guards."""
         for tensor in self.operator.outputs:
             if tensor.name in self._storages:
                 self._storages[tensor.name][0].fill_(math.nan)

@@ -27,7 +27,6 @@ from traces import read_trace
     ],
 )
 def test_calls(library: Any, scenario: str) -> None:
-    """See `scenarios.py` and `model_scenarios.py`."""
     library.run(scenario)
 
 

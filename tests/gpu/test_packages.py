@@ -37,7 +37,6 @@ KERNELS: dict[str, dict[str, str]] = {
 
 
 def missing(example: str) -> str:
-    """What an example lacks here."""
     if example == "from_packages":
         absent = [text for name, text in PACKAGES.items() if importlib.util.find_spec(name) is None]
         return f"pip install {' '.join(absent)}" if absent else ""

@@ -64,7 +64,6 @@ SCENARIOS = scenarios.SCENARIOS | scenarios.found_in(globals())
 
 
 def main(name: str, module: str, templates: str, *arguments: Any) -> None:
-    """Run one of them."""
     SCENARIOS[name](TritonWorld(module, templates), *arguments)
 
 

@@ -68,7 +68,6 @@ def needs_nvcc() -> None:
 
 @pytest.fixture(scope="session")
 def needs_triton() -> None:
-    """Skips where Triton's code cannot be compiled."""
     try:
         toolchain_for("triton").identity()
     except ToolchainError as error:
@@ -135,7 +134,6 @@ def source(made_wheel: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def built(made_wheel: Path) -> Built:
-    """The project's wheel."""
     (wheel,) = (made_wheel / "out").glob("*.whl")
     return Built(wheel, (made_wheel / "log").read_text())
 
@@ -148,17 +146,14 @@ def venv(made_wheel: Path) -> Venv:
 
 @pytest.fixture(scope="session")
 def compiler(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
-    """The g++ of this process's builds."""
     return Compiler.make(tmp_path_factory.mktemp("compiler"))
 
 
 @pytest.fixture(scope="session")
 def builder(made_wheel: Path, tmp_path_factory: pytest.TempPathFactory, compiler: Compiler) -> Builder:
-    """Builds as the wheel was built."""
     return builder_in(made_wheel, compiler, tmp_path_factory.mktemp("wheels"))
 
 
 @pytest.fixture(scope="session")
 def ops(venv: Venv) -> ModuleType:
-    """The installed operators, in this process."""
     return load_module(venv.packages / "aot_tune" / "ops.abi3.so", "ops")

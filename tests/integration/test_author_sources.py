@@ -91,7 +91,6 @@ except ValueError as error:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project, configured."""
     made = tmp_path_factory.mktemp("own")
     for name, text in {**FILES, "CMakeLists.txt": LISTS.format(root=ROOT)}.items():
         (made / name).parent.mkdir(parents=True, exist_ok=True)

@@ -73,7 +73,6 @@ def tuning(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def replayed(tmp_path_factory: pytest.TempPathFactory, templates: Path, tuning: Path) -> Made:
-    """What that record gives."""
     return _replay(tmp_path_factory.mktemp("replayed"), templates, tuning, CACHE_DIR=str(tuning.with_name("cache")))
 
 

@@ -48,7 +48,6 @@ def variants(project: Project) -> dict[str, list[Any]]:
 
 @pytest.fixture(scope="module")
 def module(project: Project) -> ModuleType:
-    """Its Python module."""
     return load_module(project.folder / "cmake" / "ops.abi3.so", "ops")
 
 

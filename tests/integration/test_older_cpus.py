@@ -32,7 +32,6 @@ def asked(project: Project, level: str) -> tuple[bool, dict[str, Any], bool]:
 
 
 def targets(project: Project, build: str = "build") -> list[str]:
-    """Targets of the variants of a build."""
     return sorted({v["target"] for o in project.manifest(build)["operators"] for v in o["variants"]})
 
 

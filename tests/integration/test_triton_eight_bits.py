@@ -66,7 +66,6 @@ NEWER = '(target("capability") >= 89,)'
 
 
 def made(folder: Path, targets: str, constraints: str, *, status: int | None = 0) -> Made:
-    """What a build says where there is no GPU."""
     own = folder / "templates" / "rescale"
     own.mkdir(parents=True)
     (own / "operator.py").write_text(RESCALE.replace("CONSTRAINTS", constraints))

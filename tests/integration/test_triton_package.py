@@ -68,7 +68,6 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def replayed(tmp_path_factory: pytest.TempPathFactory, templates: Path) -> Made:
-    """The author's library, by replay."""
     folder = tmp_path_factory.mktemp("replayed")
     write_record(templates, folder / "tuning", TARGET)
     return build(

@@ -41,7 +41,6 @@ def built(linked_once: Callable[..., linked.Built]) -> linked.Built:
 
 @pytest.fixture(scope="session")
 def ops(built: linked.Built) -> ModuleType:
-    """Its Python module."""
     from linked import load_module
 
     return load_module(built.module)
@@ -58,7 +57,6 @@ def odd(linked_once: Callable[..., linked.Built]) -> linked.Built:
 
 @pytest.fixture(scope="session")
 def odd_ops(odd: linked.Built) -> ModuleType:
-    """Its Python module."""
     from linked import load_module
 
     return load_module(odd.module)
@@ -74,7 +72,6 @@ def standin(linked_once: Callable[..., linked.Built]) -> linked.Built:
 
 @pytest.fixture(scope="session")
 def cuda_spec(standin: linked.Built) -> LibrarySpec:
-    """What that was linked of."""
     return standin.spec
 
 

@@ -22,8 +22,6 @@ from aot_tune.support.storage import CacheLocation
 
 
 class Library(ModuleType):
-    """The Python module of a library of one operator."""
-
     @staticmethod
     def manifest() -> str:
         return '{"operators": [{"name": "gemm"}]}'

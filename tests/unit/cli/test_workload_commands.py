@@ -22,7 +22,6 @@ Told = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
-    """A trace and a workload file."""
     (tmp_path / "trace.jsonl").write_bytes(TRACE)
     (tmp_path / "workload.jsonl").write_bytes(WORKLOAD)
     return [str(tmp_path / "trace.jsonl"), str(tmp_path / "workload.jsonl")]

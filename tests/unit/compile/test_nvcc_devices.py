@@ -75,7 +75,6 @@ H200 = "NVIDIA H200|90|0|3"
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the driver."""
     folder = tmp_path_factory.mktemp("driver")
     (folder / "libcuda.cpp").write_text(DRIVER)
     subprocess.check_call(["g++", "-O1", "-shared", "-fPIC", "-o", folder / "libcuda.so.1", folder / "libcuda.cpp"])

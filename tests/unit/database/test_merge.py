@@ -249,7 +249,6 @@ _V4 = f"{_V3} avx512bw avx512cd avx512dq avx512f avx512vl"
 
 
 def of(slug: str, name: str = "", *, family: str = "cuda", **identity: str | int) -> OperatorDatabase:
-    """The record of a device."""
     device = Device(family=family, name=name or slug, slug=slug, identity={**identity, "name": name or slug})
     return msgspec.structs.replace(a_database(), device=device)
 

@@ -178,7 +178,6 @@ OPERATOR, CALLS = blocks("formulas.md")
 
 @pytest.fixture
 def op(tmp_path: Path) -> Operator:
-    """The operator of the page."""
     folder = tmp_path / "mixture"
     folder.mkdir()
     (folder / "operator.py").write_text(OPERATOR)

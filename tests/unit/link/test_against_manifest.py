@@ -21,7 +21,6 @@ from aot_tune.support.errors import ManifestError
 
 @pytest.fixture
 def copy(built: linked.Built, tmp_path: Path) -> Path:
-    """A copy of everything, to damage."""
     shutil.copytree(built.library.parent, tmp_path / "copy", ignore=shutil.ignore_patterns("library", "module"))
     return tmp_path / "copy"
 

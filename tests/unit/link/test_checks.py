@@ -23,7 +23,6 @@ def spec(built: linked.Built) -> LibrarySpec:
 
 
 def with_first(spec: LibrarySpec, **changes: object) -> LibrarySpec:
-    """The first operator's table with changes."""
     first = dataclasses.replace(spec.operators[0], **changes)  # type: ignore[arg-type]
     return dataclasses.replace(spec, operators=(first, *spec.operators[1:]))
 

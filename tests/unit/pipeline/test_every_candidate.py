@@ -194,7 +194,6 @@ KERNEL = 'Kernel("some", "twice/some.cpp.j2", parameters=(K,))'
 
 
 def of_mode(templates: Path, mode: str, **options: str) -> Path:
-    """The folder of a planned library."""
     folder = templates.parent / f"planned-{mode}"
     return planned(templates, folder, AOT_TUNE_MODE=mode, AOT_TUNE_TARGETS="cpu-x86-64-v3", **options)
 

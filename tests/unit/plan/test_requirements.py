@@ -141,7 +141,6 @@ def bundled(tmp_path: Path) -> Path:
 
 
 def add(root: Path, operator: str, text: str, name: str = "kernel.cu.j2") -> None:
-    """An operator with a kernel's source."""
     folder = root / operator
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "operator.py").write_text("")
@@ -149,7 +148,6 @@ def add(root: Path, operator: str, text: str, name: str = "kernel.cu.j2") -> Non
 
 
 def library(project: Path, *arguments: str, name: str = "CMakeLists.txt") -> Path:
-    """A project of one library."""
     project.mkdir(exist_ok=True)
     (project / name).write_text(f"project(p)\naot_tune_add_library(\n  ops {' '.join(arguments)} # a comment (\n)\n")
     return project

@@ -77,7 +77,6 @@ class OnHost:
 
     @property
     def noted(self) -> list[str]:
-        """What was launched and set to 0, a line each."""
         text: bytes = self._library.noted()
         return text.decode().splitlines()
 

@@ -65,16 +65,13 @@ class Edged:
 
     @property
     def values(self) -> NDArray[np.float64]:
-        """The elements as they are now; of booleans 0 and 1."""
         stored = self._view if self._dtype.name == "bool" else values_of(self._dtype, self._view)
         return stored.astype(np.float64)
 
     def put(self, place: float, value: float) -> None:
-        """Overwrite what is stored at a share of the memory."""
         self._flat[int(place * self._flat.size)] = stored_as(self._dtype, np.array([value], np.float32))[0]
 
     def write(self, index: Any, value: float) -> None:
-        """Overwrite some elements."""
         self._view[index] = value if self._dtype.name == "bool" else stored_as(self._dtype, np.array(value, np.float32))
 
     def spare_is_untouched(self) -> bool:
@@ -91,7 +88,6 @@ def cpu_kernels(operator: Operator) -> list[Kernel]:
 
 
 def generic(operator: Operator) -> Kernel:
-    """The one for every call on the CPU."""
     return next(k for k in operator.kernels if k.backend == "cxx" and k.generic)
 
 

@@ -66,8 +66,6 @@ class Given:
 
 
 class _Managed(ctypes.Structure):
-    """DLPack's DLManagedTensorVersioned."""
-
     _fields_ = (
         ("version", ctypes.c_uint32 * 2),
         ("context", ctypes.c_void_p),
@@ -89,7 +87,6 @@ class OnDevice:
 
     @property
     def tensor(self) -> Tensor:
-        """What is handed out."""
         found: Tensor = self.managed.tensor
         return found
 

@@ -131,7 +131,6 @@ class FormulaCall:
             raise AssertionError(f"{operator.fragments[f'f{at[0]}']!r} at {at[1:]}: {said}")
 
     def run(self, library: Path, symbol: str, operator: Operator) -> Any:
-        """What a compiled kernel gives."""
         out = np.full((len(operator.fragments), SIZES["M"], SIZES["N"]), np.nan, np.float32)
         arrays = {**self.arrays, "marks": np.zeros(len(operator.fragments), np.float32), "out": out}
         arrays["rows"] = (arrays["rows"].view(np.uint32) >> 16).astype(np.uint16)
@@ -177,7 +176,6 @@ def triton_kernel(fragment: TritonFragment) -> str:
 
 @st.composite
 def floats(draw: st.DrawFn, depth: int) -> Formula:
-    """A formula that is a float."""
     kinds = ["value", "constant", "element", "scalar"]
     if depth > 0:
         kinds += ["binary"] * 4 + ["function"] * 4 + ["where", "cast", "integer", "negative"]
@@ -214,7 +212,6 @@ def floats(draw: st.DrawFn, depth: int) -> Formula:
 
 @st.composite
 def elements(draw: st.DrawFn, depth: int) -> Formula:
-    """An element of a tensor of floats."""
     simple = (
         el.element("columns", "j"),
         el.element("rows", "i"),
@@ -228,7 +225,6 @@ def elements(draw: st.DrawFn, depth: int) -> Formula:
 
 @st.composite
 def integers(draw: st.DrawFn, depth: int) -> Formula:
-    """A formula that is an integer."""
     leaves = (
         el.index("i"),
         el.index("j"),
@@ -253,7 +249,6 @@ def integers(draw: st.DrawFn, depth: int) -> Formula:
 
 @st.composite
 def booleans(draw: st.DrawFn, depth: int) -> Formula:
-    """A formula that is a condition."""
     kind = draw(st.sampled_from(["leaf", "float"] + (["integer", "not", "and", "or", "float"] if depth > 0 else [])))
     below = max(depth - 1, 0)
     if kind in ("float", "integer"):

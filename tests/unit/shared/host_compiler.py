@@ -10,7 +10,6 @@ CUDA = ("-I", str(SHARED / "cuda_on_host"), "-include", "cuda_runtime.h")
 
 
 def shared_object(source: Path, *options: str) -> Path:
-    """Beside its source."""
     faults = ("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")
     flags = ["-std=c++17", "-O1", "-w", "-fPIC", "-fno-gnu-unique", "-fno-strict-aliasing", *faults, *options]
     made = source.with_suffix(".so")

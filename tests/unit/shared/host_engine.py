@@ -35,7 +35,6 @@ class HostEngine:
         self.mapper: Any = None
 
     def guard(self) -> Any:
-        """No stream."""
         return torch.no_grad()
 
     def check(self) -> None:
@@ -54,19 +53,15 @@ class HostEngine:
         """The host has none."""
 
     def record(self, calls: Sequence[Call], framework: bool = False) -> Recorded:
-        """One by one."""
         return one_by_one(calls)
 
     def callers(self) -> Any:
-        """Two threads."""
         return [(None, torch.no_grad)] * 2
 
     def burden(self) -> Play:
-        """Sleep."""
         return lambda: time.sleep(0.001)
 
     def copying(self, pairs: Sequence[tuple[Any, Any]], waits: bool = False) -> Call:
-        """At once."""
 
         def call() -> int:
             for to, source in pairs:
@@ -76,7 +71,6 @@ class HostEngine:
         return call
 
     def time(self, play: Play, count: int, warm: bool = True, before: Play | None = None) -> list[float]:
-        """On the monotonic clock."""
         if before is not None:
             return [_alone(play, before) for _ in range(count + warm)][int(warm) :]
         if warm:
@@ -88,15 +82,12 @@ class HostEngine:
         return [float(b - a) for a, b in itertools.pairwise(times)]
 
     def empty(self) -> Call:
-        """A Python function."""
         return lambda: 0
 
     def clock_mhz(self, cycles: int) -> float:
-        """Nothing tells."""
         return 0.0
 
     def read_rate(self, storages: Sequence[Any]) -> float:
-        """Nothing tells."""
         return 0.0
 
 

@@ -184,7 +184,6 @@ class Bed:
 
 
 def build(folder: Path, body: str) -> Path:
-    """One of the candidates, compiled once in a folder."""
     path = folder / f"{hashlib.sha256(body.encode()).hexdigest()[:16]}.so"
     if not path.exists():
         source = path.with_suffix(".cpp")

@@ -256,8 +256,6 @@ def library_spec(folder: Path) -> LibrarySpec:
 
 @dataclass(frozen=True)
 class Built:
-    """A linked library."""
-
     spec: LibrarySpec
     made: Generated
     library: Path
@@ -302,13 +300,11 @@ SANITIZE = [*_WARN, "-fno-sanitize-recover=all", "-fsanitize=address,undefined"]
 
 
 def sanitized_runtime(folder: Path) -> list[Path]:
-    """Objects of the runtime, with sanitizers."""
     own = ["-std=c++17", "-g", "-O0", f"-I{RUNTIME}", f"-I{RUNTIME / 'include'}"]
     return compile_objects(runtime_sources(), folder, [*SANITIZE, *own])
 
 
 def compile_objects(sources: Sequence[Path], folder: Path, flags: Sequence[str]) -> list[Path]:
-    """Compile sources to objects in a folder."""
     folder.mkdir()
     objects = [folder / f"{number}-{source.stem}.o" for number, source in enumerate(sources)]
     for source, made in zip(sources, objects, strict=True):
@@ -356,5 +352,4 @@ def _headers() -> str:
 
 
 def load_module(path: Path) -> ModuleType:
-    """A library's Python module."""
     return module_files.load_module(path, "ops")

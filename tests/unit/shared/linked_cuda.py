@@ -160,7 +160,6 @@ def stand_in_variant(folder: Path, name: str, row: Mapping[str, Any]) -> linked.
 
 
 def host_variant(folder: Path, name: str, dtype: str = "f32", **how: Any) -> linked.NamedVariant:
-    """A generic variant for CPUs."""
     made = linked.variant(folder, HOST.replace("UNAVAILABLE", "0"), name, generic=True, **how)
     return linked.changed(made, dtypes={"T": dtype})
 
@@ -189,5 +188,4 @@ def call(module: ModuleType, n: int, device: int, **more: object) -> float:
 
 
 def driver_of(module: Path) -> StandIn:
-    """The driver beside a library."""
     return StandIn(module.parent.parent / "libcuda.so.1")

@@ -422,7 +422,6 @@ def near(folder: Path) -> OperatorTable:
 
 
 def library_spec(folder: Path) -> LibrarySpec:
-    """All of them."""
     folder.mkdir(parents=True, exist_ok=True)
     tables = [_plain(folder, operator, text) for operator, text in plain_operators()]
     fast = linked.variant(folder, APPLY, "fast_1", requires=(dim("N") % 8 == 0,), mark="50")

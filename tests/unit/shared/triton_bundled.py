@@ -96,7 +96,6 @@ def looked_up(operator: str, name: str) -> tuple[Operator, Kernel]:
 
 
 def module_of(path: Path) -> Any:
-    """A file of kernels as a module."""
     spec = importlib.util.spec_from_file_location(f"kernels_{path.parent.name}", path)
     assert spec is not None
     assert spec.loader is not None

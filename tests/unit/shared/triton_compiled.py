@@ -52,7 +52,6 @@ def recipe(search: list[str], function: str, root: Path = FUNCTIONS.parent, **gi
 def compiled(
     search: list[str], one: Recipe, target: str, folder: Path, root: Path = FUNCTIONS.parent, timeout: float = 120.0
 ) -> tuple[Object, Path]:
-    """The outcome, and where the object is."""
     folder.mkdir(parents=True, exist_ok=True)
     source = with_recipes([one], LAUNCHER_SOURCE)
     return chain(search, root).compile(

@@ -63,12 +63,10 @@ def chain(search: list[str], root: Path = FUNCTIONS.parent) -> TritonToolchain:
 
 
 def integer(expr: Expr) -> Given:
-    """An integer argument."""
     return Given(kind="integer", expr=expr.data())
 
 
 def pointer(name: str, *shape: Expr, dtypes: tuple[str, ...] = ("f32",), optional: bool = False) -> Given:
-    """A tensor argument."""
     return Given(
         kind="pointer",
         tensor=TensorFacts(
@@ -83,12 +81,10 @@ def pointer(name: str, *shape: Expr, dtypes: tuple[str, ...] = ("f32",), optiona
 
 
 def request(function: str, arguments: dict[str, Given], **more: Any) -> FunctionRequest:
-    """What is asked of one of the functions."""
     return FunctionRequest(name="tested", function=f"triton_functions/{function}", arguments=arguments, **more)
 
 
 def ask(search: list[str], target: str, *functions: FunctionRequest, root: Path = FUNCTIONS.parent) -> list[Answer]:
-    """The answers of a process that reads functions."""
     asked = InspectRequest(target=target, roots=[str(root)], functions=list(functions))
     return inspect(asked, os.environ, search=search)
 
@@ -116,7 +112,6 @@ class _Jit:
         )
 
     def __call__(self, **asked: Any) -> Any:
-        """The answer to a question."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(msgspec.json.encode(asked) + b"\n")
@@ -124,7 +119,6 @@ class _Jit:
         return msgspec.json.decode(self._process.stdout.readline())
 
     def close(self) -> None:
-        """End it."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(timeout=30)

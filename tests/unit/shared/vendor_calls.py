@@ -88,7 +88,6 @@ class _Called:
 
     @property
     def arguments(self) -> list[Any]:
-        """As the functions of a candidate take them."""
         tensors = [self._tensors.get(t.name) for t in self._operator.tensors]
         chosen = [a.choices.index(self._attributes[a.name]) for a in self._operator.attributes]
         scalars = [ctypes.c_float(value) for value in self._scalars]

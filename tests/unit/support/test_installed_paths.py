@@ -20,7 +20,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def package(folder: Path, name: str) -> list[str]:
-    """The files of a package that is imported."""
     (folder / name / "below").mkdir(parents=True)
     files = [folder / name / "__init__.py", folder / name / "below" / "__init__.py", folder / name / "below" / "one.py"]
     for file in files:

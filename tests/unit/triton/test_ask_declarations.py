@@ -31,7 +31,6 @@ def rms_norm(inout: bool = False, **changes: Any) -> Operator:
 
 
 def read(monkeypatch: pytest.MonkeyPatch, op: Operator, fault: SentError | None = None, **declared: Any) -> Any:
-    """Read a function of which the processes say this."""
     known = Declarations(parameters=(KernelParameter(name="x"),), digest="0" * 64, **declared)
 
     def answer(request: InspectRequest, *_: Any, **__: Any) -> list[Answer]:

@@ -51,7 +51,6 @@ def compile_request(search: list[str], folder: Path, function: str = "rows.py:pl
 
 
 def workers(parent: int) -> list[int]:
-    """Process ids of the workers of a process."""
 
     def is_its_worker(entry: Path) -> bool:
         command = (entry / "cmdline").read_bytes().split(b"\0")

@@ -86,7 +86,6 @@ def answered(search: list[str], name: str) -> Answer:
 
 
 def read(search: list[str], name: str) -> Declarations:
-    """What was read of a function."""
     answer = answered(search, name)
     assert answer.inspection is not None, answer.fault
     return answer.inspection

@@ -34,8 +34,6 @@ class Framework:
 
 
 class OwnArray(OnDevice):
-    """An array of it."""
-
     def __init__(self, array: np.ndarray, framework: Framework) -> None:
         super().__init__(array, (1, 0), 4 if array.dtype == np.uint16 else 2)
         self.framework = framework

@@ -77,8 +77,6 @@ def test_read_only_arrays_are_inputs_only(ops: ModuleType, x: Array, weight: Arr
 
 
 class Copying(Wrapped):
-    """Hands out a copy of its array."""
-
     def __dlpack__(self, **options: object) -> object:
         return self.array.__dlpack__(**options, copy=True)
 

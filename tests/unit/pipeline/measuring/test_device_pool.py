@@ -43,8 +43,6 @@ def links(folder: Path) -> None:
 
 
 class OneJob:
-    """A plan, see `WantedWork`."""
-
     def __init__(self, job: Job) -> None:
         self._jobs = [job]
 

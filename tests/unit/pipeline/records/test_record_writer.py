@@ -76,7 +76,6 @@ def build(
     note: str = "",
     roots: tuple[Path, ...] = (),
 ) -> Path | None:
-    """What a build does at its end that measured `found`."""
     plan = SimpleNamespace(name=name, prefix=prefix, operators=tuple(d.operator for d in found) or ("gemm",))
     options = resolve({}, {})
     renderer = SimpleNamespace(roots=roots)

@@ -182,8 +182,6 @@ except cuda.CallError as error:
 
 
 class Stream:
-    """What frameworks call a stream."""
-
     def __init__(self, **attributes: object) -> None:
         self.__dict__.update(attributes)
 
@@ -225,8 +223,6 @@ def test_the_current_stream_of_an_older_torch(cuda: ModuleType, monkeypatch: pyt
 
 
 class Device:
-    """What a framework calls one."""
-
     def __str__(self) -> str:
         return "cuda:1"
 

@@ -17,8 +17,6 @@ Floats = npt.NDArray[np.float32]
 
 
 class Own:
-    """An array of somebody else's framework."""
-
     def __init__(self, array: Floats) -> None:
         self._array = array
 
