@@ -28,8 +28,7 @@ from aot_tune.pipeline.session import Session, session_of
 from aot_tune.pipeline.wanted_kernels import is_named, kernels_for
 from aot_tune.plan.compile_settings import PLAIN, CompileSettings
 from aot_tune.plan.library_plan import Request
-from aot_tune.plan.wanted_targets import generic_dtypes
-from aot_tune.render import Candidate, candidates_for, generic_candidates, resolved
+from aot_tune.render import Candidate, candidates_for, resolved
 from aot_tune.report.compiled_kernels import CompiledKernel, FailureKind, Interpreted, compiled_lines, compiled_summary
 from aot_tune.spec import Expr, Kernel, Operator, Target, all_of, dtype_index
 from aot_tune.spec.load_operators import load_operators, roots_with_bundled
@@ -284,7 +283,7 @@ def compile_every_candidate(session: Session, configs: int = sys.maxsize) -> lis
     """
     kernels = [_Tried(operator, kernel, target) for operator, kernel, target in _kernels(session)]
     for tried in kernels:
-        _list_candidates(tried, configs)
+        _list_candidates(session, tried, configs)
     references = list(_try_references(session, kernels))
     for line in itertools.chain(*map(compiled_lines, references)):
         session.progress.line(line)
@@ -334,20 +333,15 @@ def _kernels(session: Session) -> Iterator[tuple[Operator, Kernel, Target]]:
                     yield operator, kernel, target
 
 
-def _list_candidates(tried: _Tried, most: int) -> None:
+def _list_candidates(session: Session, tried: _Tried, most: int) -> None:
     """List the candidates of a kernel's first configs, each with its place among those of its dtypes."""
     operator, kernel, target = tried.operator, tried.kernel, tried.target
     configs, seen, places = 0, set[str](), Counter[str]()
     try:
+        generic = [v.candidate for v in session.of_generic(operator, kernel, target)] if kernel.generic else []
         for config in itertools.islice(kernel.configs(target.facts), 1 if kernel.generic else most):
             configs += 1
-            choices = generic_dtypes(operator, kernel, target) if kernel.generic else []
-            candidates = (
-                (c for d in choices for c in generic_candidates(operator, kernel, config, target, d))
-                if kernel.generic
-                else candidates_for(operator, kernel, config, target)
-            )
-            for candidate in candidates:
+            for candidate in generic or candidates_for(operator, kernel, config, target):
                 if candidate.id not in seen:
                     seen.add(candidate.id)
                     tried.waiting.append((places[_dtypes(candidate)], candidate))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -38,12 +41,21 @@ from aot_tune.plan.preflight import devices
 from aot_tune.plan.wanted_targets import generic_dtypes, is_run_by
 from aot_tune.render import Candidate, Rendered, Renderer, generic_candidates, resolved
 from aot_tune.search.budget import Budget
-from aot_tune.spec import Kernel, Operator, Target
+from aot_tune.spec import ConfigValue, Kernel, Operator, Target
 from aot_tune.support.cache_tiers import open_tiers
+from aot_tune.support.errors import AotTuneError
 from aot_tune.support.limits import usable_cores
 from aot_tune.support.processes import busy_now
 from aot_tune.support.progress import Progress
 from aot_tune.support.storage import cache_location
+
+_SPILLED = 512
+"""Bytes that a thread may store and load for lack of registers, in code that no race compares with other code."""
+_TRIED = 16
+"""So many choices are compiled at most."""
+_Generic = tuple[str, str, str, tuple[str, ...]]
+"""An operator, its generic kernel, a baseline target, and dtypes."""
+_Key = TypeVar("_Key")
 
 
 class Session:
@@ -225,16 +237,73 @@ class Session:
 
     def generic_variants(self, operator: Operator, target: Target | None = None) -> list[Variant]:
         """An operator's rendered generic candidates, for all dtypes: for a target's devices, or for the whole build."""
+        every = self.generics(operator, target)
+        return [variant for kernel, baseline in every for variant in self.of_generic(operator, kernel, baseline)]
+
+    def of_generic(self, operator: Operator, kernel: Kernel, baseline: Target) -> list[Variant]:
+        """The rendered candidates of a generic kernel for a baseline: of its config that fits, if it has several."""
         variants = []
-        for kernel, baseline in self.generics(operator, target):
-            resolved_kernel = resolved(kernel, baseline.name)
-            config = next(iter(resolved_kernel.configs(baseline.facts)))
-            for dtypes in generic_dtypes(operator, resolved_kernel, baseline):
-                for candidate in generic_candidates(operator, resolved_kernel, config, baseline, dtypes):
-                    if candidate.id not in self._generic:
-                        self._generic[candidate.id] = self.rendered(operator, candidate, baseline)
-                    variants.append(self._generic[candidate.id])
+        for dtypes in generic_dtypes(operator, kernel, baseline):
+            settled = self._settled.get((operator.name, kernel.name, baseline.name, tuple(dtypes.values())))
+            if settled is None:
+                config = next(iter(resolved(kernel, baseline.name).configs(baseline.facts)))
+                settled = self._of_config(operator, kernel, config, baseline, dtypes)
+            variants += [self._generic[variant.id] for variant in settled]
         return variants
+
+    @cached_property
+    def _settled(self) -> dict[_Generic, list[Variant]]:
+        """The candidates of generic kernels that have several configs: the first that fit."""
+        choices: dict[_Generic, Iterator[list[Variant]]] = {}
+        for operator in self.operators.values():
+            for kernel, baseline in self.generics(operator):
+                whole = resolved(kernel, baseline.name)
+                for dtypes in generic_dtypes(operator, kernel, baseline) if len(whole.listed) > 1 else ():
+                    key = operator.name, kernel.name, baseline.name, tuple(dtypes.values())
+                    choices[key] = self._of_configs(operator, whole, baseline, dtypes)
+        return self.first_that_fit(choices, "generic")
+
+    def _of_configs(
+        self, operator: Operator, kernel: Kernel, baseline: Target, dtypes: dict[str, str]
+    ) -> Iterator[list[Variant]]:
+        for config in kernel.configs(baseline.facts):
+            with suppress(AotTuneError):  # if it is so of all, the first is rendered again
+                yield self._of_config(operator, kernel, config, baseline, dtypes)
+
+    def _of_config(
+        self,
+        operator: Operator,
+        kernel: Kernel,
+        config: dict[str, ConfigValue],
+        baseline: Target,
+        dtypes: dict[str, str],
+    ) -> list[Variant]:
+        variants = []
+        for candidate in generic_candidates(operator, kernel, config, baseline, dtypes):
+            if candidate.id not in self._generic:
+                self._generic[candidate.id] = self.rendered(operator, candidate, baseline)
+            variants.append(self._generic[candidate.id])
+        return variants
+
+    def first_that_fit(
+        self, choices: Mapping[_Key, Iterable[list[Variant]]], what: str, into: Sequence[Evidence] = ()
+    ) -> dict[_Key, list[Variant]]:
+        """By key, the first choice that compiles and hardly spills; else the one that spills least, or the first.
+
+        Choices of all keys are compiled together.
+        """
+        waiting = {key: itertools.islice(of_key, _TRIED) for key, of_key in choices.items()}
+        best: dict[_Key, tuple[float, list[Variant]]] = {}
+        while waiting:
+            drawn = {key: variants for key, of_key in waiting.items() if (variants := next(of_key, None))}
+            compiled = iter(self.compile(itertools.chain(*drawn.values()), what, into))
+            for key, variants in drawn.items():
+                made = list(itertools.islice(compiled, len(variants)))
+                spilled = max(v.made.resources.get("spill_bytes", 0) if v.compiled else math.inf for v in made)
+                if key not in best or spilled < best[key][0]:
+                    best[key] = spilled, made
+            waiting = {key: waiting[key] for key in drawn if best[key][0] > _SPILLED}
+        return {key: made for key, (_, made) in best.items()}
 
     def generics(self, operator: Operator, target: Target | None = None) -> Iterator[tuple[Kernel, Target]]:
         """An operator's generic kernels and the targets they are compiled for: for a target's devices, or all."""

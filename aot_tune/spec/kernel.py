@@ -188,7 +188,8 @@ class Kernel:
         for name in names:
             if names.count(name) > 1:
                 raise SpecError(f"kernel {self.name!r} declares parameter {name!r} twice", fix="rename one")
-        if self.generic and (self.requires or len(self.listed) > 1 or (self.parameters and not self.listed)):
+        most = 1 if self.triton is None else len(self.listed)  # of Triton's, a build takes the first that fits
+        if self.generic and (self.requires or len(self.listed) > most or (self.parameters and not self.listed)):
             raise SpecError(
                 f"generic kernel {self.name!r} has parameters or requirements",
                 why="a generic variant serves every legal call",

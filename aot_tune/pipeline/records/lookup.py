@@ -395,9 +395,12 @@ def _rendered_again(
             f"{operator.name}: {gone} recorded candidates for {target.name} have configs that their kernels no longer "
             "have: they are not linked"
         )
-    for generic in session.generic_variants(operator, target):
-        variants.setdefault(generic.candidate.id, generic)
-    return variants
+    generics = {g.id: g for g in session.generic_variants(operator, target)}
+    places = {(g.candidate.kernel, g.candidate.target) for g in generics.values()}
+    for name, candidate in [(n, v.candidate) for n, v in variants.items() if v.candidate.generic]:
+        if name not in generics and (candidate.kernel, candidate.target) in places:
+            del variants[name]  # here, another config is the first that fits
+    return {**variants, **{name: g for name, g in generics.items() if name not in variants}}
 
 
 def _as_recorded(

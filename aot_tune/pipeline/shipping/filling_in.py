@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 from aot_tune.compile import Variant
 from aot_tune.pipeline.evidence import Chosen, Evidence, Proposal
@@ -26,7 +27,7 @@ def stand_in(session: Session, evidences: Sequence[Evidence]) -> None:
     if session.plan.may_measure and session.options.mode in ("auto", "tune"):
         for evidence in evidences:
             if not (evidence.brief or evidence.left_out) and session.device_for(evidence.target) is not None:
-                keep_unreached(evidence)
+                keep_unreached(evidence, partial(_first_that_fits, session, evidence))
     older = next((e for e in evidences if e.brief and not e.left_out), None)
     tuned = next((e for e in reversed(evidences) if e.target.on_host and not e.brief and not e.left_out), None)
     if older is None or tuned is None or not tuned.measurements:
@@ -41,10 +42,17 @@ def stand_in(session: Session, evidences: Sequence[Evidence]) -> None:
             older.stand_in(best.variant.id)
 
 
-def keep_unreached(evidence: Evidence) -> None:
+def _first_that_fits(session: Session, evidence: Evidence, variants: Iterable[Variant]) -> Variant | None:
+    """The first of some candidates of an operator that compiles and hardly spills."""
+    (made,) = session.first_that_fit({"": ([v] for v in variants)}, "not reached in time", [evidence])[""]
+    return made if made.compiled else None
+
+
+def keep_unreached(evidence: Evidence, first_of: Callable[[Iterable[Variant]], Variant | None]) -> None:
     """For each choice of dtypes without a time, let the first candidate stand in that serves most of its problems.
 
     Compiled ones come first. On a CPU, where compiling takes the time that a budget lacks, there are no others.
+    `first_of` gives the first of some that can stand in.
     """
     able = [
         v
@@ -54,8 +62,8 @@ def keep_unreached(evidence: Evidence) -> None:
     ]
     for problems in _unreached(evidence).values():
         served = {v.id: sum(evidence.meant_for(v, p) for p in problems) for v in able}
-        first = max(able, key=lambda v: (served[v.id], v.compiled), default=None)
-        if first is not None and served[first.id]:
+        serving = sorted((v for v in able if served[v.id]), key=lambda v: (-served[v.id], not v.compiled))
+        if serving and (first := first_of(serving)) is not None:
             evidence.stand_in(first.id)
 
 

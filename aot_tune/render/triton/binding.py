@@ -96,7 +96,6 @@ def resolved(kernel: Kernel, target: str) -> Kernel:
     listed: tuple[dict[str, ConfigValue], ...] = ()
     for config in ({n: v for n, v in c.items() if v is not None} for c in configs):
         listed += (config,) if config not in listed else ()
-    listed = listed[:1] if kernel.generic else listed
     complete = replace(kernel, listed=listed, order=listed)
     check_guard_parameters(complete)
     return complete

@@ -147,10 +147,11 @@ TRITON = """*(
             triton=TritonFunction(f"functions.py:{name}", {}, grid))
         for name in ("wrong", "past_the_end", "assembly")
     ),
-    Kernel("on_gpu", backend="triton", generic=True, triton=(
-        TritonFunction("functions.py:right", {"BLOCK": 16, "y": PARTS}, grid),
-        TritonFunction("functions.py:moved", {"BLOCK": 16, "x": PARTS}, grid),
-    ))
+    Kernel("on_gpu", backend="triton", generic=True, listed=tuple({"BLOCK": 16, "num_warps": w} for w in (64, 2, 1)),
+        triton=(
+            TritonFunction("functions.py:right", {"y": PARTS}, grid),
+            TritonFunction("functions.py:moved", {"x": PARTS}, grid),
+        ))
 """
 
 
@@ -161,7 +162,7 @@ def test_triton_functions_run_in_the_interpreter(
     """From any folder, with a path of the templates that is relative to it, and without torch.
 
     Functions may be above the templates, and ask for the device. What is compiled for bf16 runs in another dtype.
-    Several functions run one after the other.
+    Several functions run one after the other. A generic kernel's config is the first that fits.
     """
     operator = project(tmp_path, TRITON) / "twice" / "operator.py"
     text = operator.read_text().replace('dims=("N",),', 'dims=("N",), dtypes={"T": ("bf16", "f32")},')
@@ -181,6 +182,7 @@ def test_triton_functions_run_in_the_interpreter(
     told = {said[i - 1].partition(" ")[0]: line for i, line in enumerate(said) if "interpreter " in line and i}
     assert status == 0
     assert told["twice/on_gpu"].startswith("  in Triton's interpreter right on 'N=")
+    assert "BLOCK=16 num_warps=2" in told["twice/on_gpu"]
     assert told["twice/wrong"].startswith("  in Triton's interpreter wrong on 'N=")
     assert "]: got " in told["twice/wrong"]
     assert told["twice/past_the_end"].endswith(": it writes before or behind 'y'")

@@ -1,7 +1,8 @@
 """Winners that are carried over: few that win every problem, and when races here disagree with them."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from aot_tune.bench.protocol.measurement_records import BASELINE, Measurement
 from aot_tune.compile import Variant, target_by_name
 from aot_tune.pipeline.evidence import Evidence, Proposal
 from aot_tune.pipeline.scheduling.like_device import Opening, disagreement, winners
+from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.filling_in import keep_unreached
 from aot_tune.render import Candidate, Rendered
 from aot_tune.spec import Kernel, Parameter, problem
@@ -67,12 +69,37 @@ def test_what_was_not_reached_in_time_is_kept_by_its_first_candidate() -> None:
             rendered = Rendered(candidate=CANDIDATES[unroll], source="", digest="", symbol="s", lines=[])
             evidence.try_too([Proposal(Variant(rendered=rendered))])
         evidence.add(_measured(CANDIDATES[1].id, "wrong-result", reason="it is off"))
-        keep_unreached(evidence)
+        keep_unreached(evidence, lambda variants: next(iter(variants)))
         assert evidence.standing_in == {CANDIDATES[unroll].id for unroll in unreached}
         evidence.standing_in.clear()
         evidence.add(_measured(CANDIDATES[4].id, "ok", screen=(9.0,)))
-        keep_unreached(evidence)
+        keep_unreached(evidence, lambda variants: next(iter(variants)))
         assert not evidence.standing_in
+
+
+def test_of_several_choices_the_first_that_fits_is_taken() -> None:
+    """What fits hardly spills; if none does, it is the one that spills least."""
+
+    def variant(name: str, **made: Any) -> Any:
+        resources = {"spill_bytes": made.get("spills")}
+        return SimpleNamespace(name=name, compiled="spills" in made, made=SimpleNamespace(resources=resources))
+
+    fails, much, more, none = (
+        variant("a"),
+        variant("b", spills=16000),
+        variant("c", spills=20000),
+        variant("d", spills=0),
+    )
+    rounds = list[int]()
+
+    def compiled(variants: Iterable[Any], *_: Any) -> list[Any]:
+        rounds.append(len(listed := list(variants)))
+        return listed
+
+    given = {"a": [[fails], [none, much], [none, none]], "b": [[fails], [more], [much]], "c": [[fails]], "d": [[none]]}
+    taken = Session.first_that_fit(cast(Session, SimpleNamespace(compile=compiled)), given, "generic")
+    assert taken == {"a": [none, none], "b": [much], "c": [fails], "d": [none]}
+    assert rounds == [4, 3, 3, 0]
 
 
 def _measured(name: str, status: str, **more: Any) -> Measurement:
