@@ -53,6 +53,12 @@ RUN_TIME_VARIABLES = (
         "([troubleshooting.md](../troubleshooting.md#see-the-calls-of-a-program))",
     ),
     RunTimeVariable(
+        "AOT_TUNE_ONLINE",
+        "`1`, `0.5%`: calls that nobody measured try other variants, within that share of the time "
+        "([dispatch.md](../dispatch.md#trying-variants-at-run-time)). `0` tries nothing, and takes earlier choices. "
+        "`1%:FILE` keeps choices in that file",
+    ),
+    RunTimeVariable(
         "AOT_TUNE_KERNEL_DIR",
         "for debugging: a folder whose `<symbol>.bin` replaces the embedded code of the Triton kernel with that symbol",
     ),

@@ -255,6 +255,13 @@ void describe_tensors(const FactsInfo& info, const DLTensor* const* given, const
     words = describe(info.op->tensors[i], given[i] != nullptr, views[i], empty, words);
 }
 
+void make_coarse(const FactsInfo& info, int64_t* words) noexcept {
+  words += info.own();
+  for (int32_t i = 0; i < info.op->tensor_count; words += 1 + info.op->tensors[i++].rank) {
+    if ((*words & ~kStrided) >= 16) *words = 64 | (*words & kStrided);
+  }
+}
+
 uint64_t hash_of(const FactsInfo& info, const int64_t* words, size_t size) noexcept {
   uint64_t hash = reinterpret_cast<uintptr_t>(&info);
   for (size_t i = 0; i < size; ++i) {
@@ -268,6 +275,36 @@ int64_t monotonic() noexcept {
   timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
   return int64_t{time.tv_sec} * kSecond + time.tv_nsec;
+}
+
+bool is_header(const char* line, size_t size) noexcept {
+  return size >= sizeof kTraceBegin - 1 && std::memcmp(line, kTraceBegin, sizeof kTraceBegin - 1) == 0;
+}
+
+char* read_file(const char* path, size_t most, size_t* size, Text* why) noexcept {
+  // without blocking, because the call would wait for a pipe that nobody writes to
+  const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (file < 0) {
+    why->add("it cannot be opened: %s", std::strerror(errno));
+    return nullptr;
+  }
+  auto* const text = static_cast<char*>(std::malloc(most + 1));
+  ssize_t count = text != nullptr ? 1 : -1;
+  for (*size = 0; count > 0 && *size <= most; *size += count > 0 ? static_cast<size_t>(count) : 0) {
+    do {
+      count = read(file, text + *size, most + 1 - *size);
+    } while (count < 0 && errno == EINTR);
+  }
+  const int error = errno;
+  close(file);
+  if (count < 0) why->add("it cannot be read: %s", std::strerror(error));
+  if (count >= 0 && *size > most) why->add("it has more than %zu bytes", most);
+  if (count < 0 || *size > most) {
+    std::free(text);
+    return nullptr;
+  }
+  void* const fitting = std::realloc(text, *size + 1);
+  return fitting != nullptr ? static_cast<char*>(fitting) : text;
 }
 
 char* absolute_path(const char* given) noexcept {

@@ -26,6 +26,8 @@ constexpr size_t call_words(const FactsInfo& info) {
 // counts.
 void describe_tensors(const FactsInfo& info, const DLTensor* const* given, const View* views, bool empty,
                       int64_t* words) noexcept;
+// Lets alignments of 16 bytes and more be one.
+void make_coarse(const FactsInfo& info, int64_t* words) noexcept;
 uint64_t hash_of(const FactsInfo& info, const int64_t* words, size_t size) noexcept;
 
 // The line of which process of the library wrote those that follow.
@@ -64,6 +66,11 @@ struct Written {
 // at `*end`, where this process left it. On failure the file stays as it was, and `why` says why.
 Appended append_lines(const char* path, const Lines& header, const Lines& lines, int patience_ms, off_t* end,
                       Text* why) noexcept;
+
+bool is_header(const char* line, size_t size) noexcept;
+// Everything in a file of at most `most` bytes, in memory of its own. NULL if it cannot be read. Then `why`
+// says why.
+char* read_file(const char* path, size_t most, size_t* size, Text* why) noexcept;
 
 // A path, based on the present folder of the process.
 char* absolute_path(const char* given) noexcept;

@@ -303,7 +303,7 @@ struct OtherResults::Copy {
 };
 
 OtherResults::Found OtherResults::compare(const DLTensor* const* passed, const View* views,
-                                          const Tolerances& allowed, Text& what) noexcept {
+                                          const Tolerances& allowed, bool trusted, Text& what) noexcept {
   const OperatorInfo& op = *info_.op;
   double coarsest = 0;  // of all tensors but those of 8 bits
   for (int i = 0; i < op.tensor_count; ++i) {
@@ -316,9 +316,11 @@ OtherResults::Found OtherResults::compare(const DLTensor* const* passed, const V
     if (!is_compared(passed, views[i], i)) continue;
     const Copy copies(*this, views[i], i);
     if (copies.pair.mine == nullptr) return kUnknown;
+    const Pair mine = copies.pair, swapped = {mine.other, mine.mine};
     const DLDataType& type = views[i].tensor.dtype;
     const double inner = allowed.rounding > 0 ? allowed.rounding : coarsest, outer = epsilon_of(type);
-    Compared compared{views[i], copies.pair, allowed.of[i], inner > outer ? inner : outer, is_floating(type)};
+    Compared compared{views[i], trusted ? mine : swapped, allowed.of[i], inner > outer ? inner : outer,
+                      is_floating(type)};
     compared.run();
     if (!compared.differs()) continue;
     what.add("%s[", op.tensors[i].name);
@@ -352,15 +354,13 @@ bool OtherResults::restore(const DLTensor* const* passed, const View* views) noe
 }
 
 void tell_difference(const FactsInfo& info, const int64_t* facts, const VariantInfo& variant,
-                     const VariantInfo& generic, const char* what) noexcept {
+                     const VariantInfo& trusted, const char* what, const char* then) noexcept {
   char call[400];
   Text call_text(call, sizeof call);
   add_call(call_text, info, facts);
-  std::fprintf(
-      stderr,
-      "aot_tune: %s.%s:%s: variant %s differs from the generic variant %s: %s. From now on, %s serves in "
-      "its place. (%s)\n",
-      library_info.name, info.op->name, call, variant.name, generic.name, what, generic.name, kVariable);
+  std::fprintf(stderr, "aot_tune: %s.%s:%s: variant %s differs from %s%s: %s. %s)\n", library_info.name,
+               info.op->name, call, variant.name, trusted.generic ? "the generic variant " : "variant ",
+               trusted.name, what, then);
 }
 
 }  // namespace aot_tune

@@ -26,6 +26,7 @@ struct Checks {
   std::atomic<uint64_t> calls{0};
   std::atomic<bool> passed{false};
   std::atomic<bool> differs{false};
+  std::atomic<bool> told{false};  // that it differs from another variant than the generic one
 };
 
 extern Switch checking;  // it is off if the variable is bad
@@ -37,7 +38,7 @@ void tell_defaults(const FactsInfo& info, std::atomic<bool>* told) noexcept;
 // Reports, once for an operator, that a call was due but could not be compared.
 void tell_uncompared(const FactsInfo& info, std::atomic<bool>* told) noexcept;
 
-// The results of the generic variant for a call, in memory that is like that of the call's outputs.
+// The results of another variant for a call, in memory that is like that of the call's outputs.
 class OtherResults {
  public:
   OtherResults(const FactsInfo& info, const Backend& backend, const DLDevice& device, void* stream) noexcept
@@ -48,9 +49,9 @@ class OtherResults {
 
   // Lets `views` be those of a call that writes elsewhere. False if there is no memory for that.
   bool begin(const DLTensor* const* given, View* views) noexcept;
-  // How the call's outputs are beside these results; `what` says where they differ.
-  enum Found { kAlike, kDifferent, kUnknown };
-  Found compare(const DLTensor* const* given, const View* views, const Tolerances& allowed,
+  // How the call's outputs are beside these results, or the other way round. `what` says where they differ.
+  enum Found { kAlike, kDifferent, kUnknown, kFailed };
+  Found compare(const DLTensor* const* given, const View* views, const Tolerances& allowed, bool trusted,
                 Text& what) noexcept;
   // Puts these results into the call's outputs.
   bool restore(const DLTensor* const* given, const View* views) noexcept;
@@ -69,9 +70,9 @@ class OtherResults {
   uintptr_t places_[kMaxTensors] = {};
 };
 
-// Reports a variant that differs, and where.
+// Reports a variant that differs from the one that is trusted, where, and what follows.
 void tell_difference(const FactsInfo& info, const int64_t* facts, const VariantInfo& variant,
-                     const VariantInfo& generic, const char* what) noexcept;
+                     const VariantInfo& trusted, const char* what, const char* then) noexcept;
 
 }  // namespace aot_tune
 

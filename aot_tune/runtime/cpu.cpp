@@ -1,8 +1,13 @@
 // The CPU: the level at which it is used, workspace memory of the calling thread, and handling of forks.
 #include <pthread.h>
 
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 
 #include "cpu_level.h"
 #include "runtime.h"
@@ -90,10 +95,20 @@ int32_t cpu_processors(int32_t) noexcept {
   return omp_get_max_threads != nullptr ? omp_get_max_threads() : 0;
 }
 
+void cpu_model([[maybe_unused]] int32_t device_id, [[maybe_unused]] char* name,
+               [[maybe_unused]] size_t size) noexcept {
+#ifdef __x86_64__
+  unsigned words[12] = {};
+  for (unsigned i = 0; i < 3; ++i)
+    __get_cpuid(0x80000002 + i, words + 4 * i, words + 4 * i + 1, words + 4 * i + 2, words + 4 * i + 3);
+  if (size >= sizeof words) std::memcpy(name, words, sizeof words);  // it ends with a zero
+#endif
+}
+
 }  // namespace
 
 extern const Backend backend_cpu;
-const Backend backend_cpu = {"cpu",   kDLCPU,  cpu_level, cpu_workspace,  nullptr, nullptr,
-                             nullptr, nullptr, nullptr,   cpu_processors, nullptr};
+const Backend backend_cpu = {"cpu",   kDLCPU,  cpu_level,      cpu_workspace, nullptr, nullptr, nullptr,
+                             nullptr, nullptr, cpu_processors, nullptr,       nullptr, nullptr, cpu_model};
 
 }  // namespace aot_tune

@@ -8,6 +8,7 @@
 
 #include "compare.h"
 #include "names.h"
+#include "online.h"
 
 namespace aot_tune {
 
@@ -112,7 +113,7 @@ int32_t check_names(const OperatorInfo& op, const VariantInfo* variants, int32_t
 bool read_force() noexcept {
   // this path checks all of them
   return forcing.set(*forced().text != '\0' || bad_exclude() || bad_override() || bad_warn() || bad_check() ||
-                     is_checked());
+                     bad_online() || is_checked() || is_online());
 }
 
 bool read_exclude() noexcept { return excluding.set(*excluded().text != '\0'); }
@@ -130,6 +131,7 @@ int32_t next_forced(const OperatorInfo& op, const VariantInfo* variants, int32_t
     if (int32_t status = check_override(op)) return -status;
     if (int32_t status = check_warn(op)) return -status;
     if (int32_t status = check_check(op)) return -status;
+    if (int32_t status = check_online(op)) return -status;
     if (int32_t status = check_names(op, variants, count)) return -status;
   }
   for (int32_t i = previous + 1; i < count; ++i) {

@@ -51,10 +51,11 @@ struct Functions {
 
 // A family's names in messages.
 struct Words {
-  const char* device;   // "cuda"
-  const char* api;      // "CUDA"
-  const char* driver;   // "driver"
-  const char* look_at;  // what shows why there is no device
+  const char* device;     // "cuda"
+  const char* api;        // "CUDA"
+  const char* driver;     // "driver"
+  const char* look_at;    // what shows why there is no device
+  const char* events[5];  // functions that create, record, ask, compare and destroy them
 };
 extern const Words kWords;
 
@@ -73,7 +74,8 @@ void switch_back(const Scope& scope) noexcept;
 
 int32_t failed(int32_t device_id, int error) noexcept {
   const int device = static_cast<int>(device_id);
-  const auto& [name, api, driver, look_at] = kWords;
+  const auto& [name, api, driver, look_at, events] = kWords;
+  (void)events;
   if (const int32_t code = check_driver(device)) return code;
   if (error == kNoDevice) {
     return fail(AOT_TUNE_ERROR_DEVICE, "%s:%d: the %s sees no device; look at %s", name, device, driver,
@@ -131,6 +133,52 @@ bool gpu_capturing(void* stream) noexcept {
 }
 
 const char* gpu_describe(int32_t status) noexcept { return status > 0 ? error_text(status) : nullptr; }
+
+// ---- Times
+
+struct Events {
+  int (*create)(void** event, unsigned flags);
+  int (*record)(void* event, void* stream);
+  int (*query)(void* event);
+  int (*elapsed)(float* ms, void* first, void* last);
+  int (*destroy)(void* event);
+  bool complete = true;
+  template <typename Function>
+  void find(Function& function, int place) noexcept {
+    function = reinterpret_cast<Function>(dlsym(functions().library, kWords.events[place]));
+    complete &= function != nullptr;
+  }
+  Events() noexcept {
+    find(create, 0);
+    find(record, 1);
+    find(query, 2);
+    find(elapsed, 3);
+    find(destroy, 4);
+  }
+};
+
+const Events& events() noexcept {
+  static const Events found;
+  return found;
+}
+
+int32_t gpu_mark(void* stream, void** mark) noexcept {
+  if (!events().complete) return kNotInitialized;
+  const int error = forget(events().create(mark, 0));
+  return error != 0 ? error : forget(events().record(*mark, stream));
+}
+
+int32_t gpu_between(void* first, void* last, int64_t* ns) noexcept {
+  float ms = 0;
+  int error = first != nullptr && last != nullptr ? forget(events().query(last)) : int{kNotInitialized};
+  if (error == kUnfinished) return error;
+  if (error == 0) error = forget(events().elapsed(&ms, first, last));
+  for (void* const mark : {first, last}) {
+    if (mark != nullptr) forget(events().destroy(mark));
+  }
+  *ns = static_cast<int64_t>(static_cast<double>(ms) * 1e6);
+  return error;
+}
 
 // ---- Workspace
 

@@ -1,4 +1,4 @@
-// A library's function for an operator: how a call is read, served, remembered and explained. Generated code
+// A library's function for an operator: how a call is served, remembered and explained. Generated code
 // has a struct for each operator, `Op`, with the operator's tables and with what decides for its calls.
 #ifndef AOT_TUNE_RUNTIME_OPERATOR_H_
 #define AOT_TUNE_RUNTIME_OPERATOR_H_
@@ -7,135 +7,12 @@
 
 #include "compare.h"
 #include "cpu_threads.h"
-#include "decision.h"
+#include "online.h"
 #include "profile.h"
+#include "read_call.h"
 #include "trace.h"
 
 namespace aot_tune {
-
-// ---- What generated code has for an operator
-
-// The functions of a variant. The last two may be null.
-template <typename... Arguments>
-struct Functions {
-  int32_t (*workspace)(Arguments..., size_t*);
-  int32_t (*launch)(Arguments..., void*, size_t, void*);
-  int32_t (*preload)();
-  int32_t (*note)(Arguments..., char*, size_t);
-};
-
-// The indices of the operator's arguments of a kind. Where time matters, they are used in place of loops, so
-// that the compiler keeps no array.
-template <typename Op>
-using TensorIndices = std::make_index_sequence<static_cast<size_t>(Op::kOperator.tensor_count)>;
-template <typename Op>
-using ScalarIndices = std::make_index_sequence<static_cast<size_t>(Op::kOperator.scalar_count)>;
-template <typename Op>
-using AttributeIndices = std::make_index_sequence<static_cast<size_t>(Op::kOperator.attribute_count)>;
-
-// ---- Reading a call
-
-template <typename Op, size_t I>
-int32_t check_shape(Tensors given, const int64_t* dims) noexcept {
-  constexpr TensorInfo info = Op::kOperator.tensors[I];
-  if (info.optional && given[I] == nullptr) return AOT_TUNE_OK;
-  int64_t wanted[kMaxRank];
-  Op::kOperator.shape(static_cast<int>(I), dims, wanted);
-  for (int axis = 0; axis < info.rank; ++axis) {
-    if (given[I]->shape[axis] != wanted[axis] || wanted[axis] == kNoExtent)
-      return wrong_extent(Op::kOperator, static_cast<int>(I), axis, given[I]->shape[axis], wanted[axis]);
-  }
-  return AOT_TUNE_OK;
-}
-
-template <typename Op, size_t... I>
-int32_t check_shapes(Tensors given, const int64_t* dims, std::index_sequence<I...>) noexcept {
-  int32_t status = AOT_TUNE_OK;
-  (void)(((status = check_shape<Op, I>(given, dims)) == AOT_TUNE_OK) && ...);
-  return status;
-}
-
-// The scalars, some of which must be dims of the tensors, and the attributes.
-template <typename Op>
-int32_t check_values(const CallOf<Op>& c) noexcept {
-  constexpr const OperatorInfo& op = Op::kOperator;
-  for (int i = 0; i < op.scalar_count; ++i) {
-    const ScalarInfo& info = op.scalars[i];
-    if (info.least > -__builtin_inf() && !(value_of(info, c.arguments.scalars[i]) >= info.least))
-      return too_small(op, info, value_of(info, c.arguments.scalars[i]));
-    if (info.binds < 0) continue;
-    const int64_t passed = dim_of(info, c.arguments.scalars[i]), dim = c.dims[info.binds];
-    if (passed != dim) return other_dim(op, info.name, passed, op.dims[info.binds], dim);
-  }
-  for (int i = 0; i < op.attribute_count; ++i) {
-    const int32_t value = c.arguments.attributes[i];
-    if (value < 0 || value >= op.attributes[i].count) return wrong_attribute(op, op.attributes[i], value);
-  }
-  return AOT_TUNE_OK;
-}
-
-// Whether an output has elements, and whether an input, or what is computed from, has none.
-template <typename Op>
-void read_emptiness(CallOf<Op>& c, Tensors given) noexcept {
-  constexpr const OperatorInfo& op = Op::kOperator;
-  bool lacks = false;
-  c.empty = true;
-  for (int i = 0; i < op.tensor_count; ++i) {
-    const bool is_empty = given[i] != nullptr && c.view[i].empty;
-    if (op.tensors[i].written()) c.empty &= given[i] == nullptr || is_empty;
-    if (!op.tensors[i].output) lacks |= is_empty;
-  }
-  for (int i = 0; i < op.dim_count; ++i) lacks |= (op.beside >> i & 1u) != 0 && c.dims[i] == 0;
-  c.hollow = !c.empty && lacks;
-}
-
-// The call's device, and the variant that can always answer the call.
-template <typename Op>
-int32_t read_device(CallOf<Op>& c) noexcept {
-  constexpr const OperatorInfo& op = Op::kOperator;
-  const FamilyInfo* family = nullptr;
-  if (int32_t status = find_family(op, Op::kFamilies, c.device(), &family, &c.level)) return status;
-  c.backend = family->backend;
-  c.generic = -1;
-  const VariantInfo* first = nullptr;
-  bool runs = false;
-  for (const int16_t index : Op::kGenerics) {
-    const VariantInfo& variant = Op::kVariants[index];
-    if (variant.backend != c.backend) continue;
-    if (first == nullptr) first = &variant;
-    const bool right = variant.last == 0 || runs_on(variant, c.level);
-    runs |= right;
-    if (right && c.generic < 0 && Op::refusal(c, index) == nullptr) c.generic = index;
-  }
-  if (!runs && first != nullptr) return too_old(op, c.device(), c.level, *first, family->targets);
-  if (c.generic < 0) return no_kernels(op, c.device(), c.dtypes, family->served);
-  const VariantInfo& generic = Op::kVariants[c.generic];
-  return runs_on(generic, c.level) ? AOT_TUNE_OK : too_old(op, c.device(), c.level, generic, family->targets);
-}
-
-// Checks a call and fills it in. `data` is false where no memory is touched.
-template <typename Op>
-__attribute__((noinline)) int32_t read(CallOf<Op>& c, bool data, const Arguments<Op>& a) noexcept {
-  constexpr const OperatorInfo& op = Op::kOperator;
-  const bool plain = read_plainly<op>(a.tensors, c.view, c.dtypes);
-  if (!plain) {
-    if (int32_t status = read_tensors(op, a.tensors, c.view, c.dtypes)) return status;
-  }
-  if (int32_t status = Op::bind(a.tensors, a.scalars, c.dims)) return status;
-  if (int32_t status = check_shapes<Op>(a.tensors, c.dims, TensorIndices<Op>())) return status;
-  c.arguments = a;
-  if (int32_t status = check_values(c)) return status;
-  read_emptiness(c, a.tensors);
-  c.plain = data && plain && has_plain_memory<op>(a.tensors, c.view);
-  if (data && !c.empty && !c.plain) {
-    if (int32_t status = check_memory(op, a.tensors, c.view)) return status;
-  }
-  for (int i = 0; i < op.tensor_count; ++i) {
-    if (a.tensors[i] != nullptr) c.arguments.tensors[i] = &c.view[i].tensor;
-  }
-  if (int32_t status = Op::check_legal(c)) return status;
-  return read_device(c);
-}
 
 // ---- Choosing a variant
 
@@ -176,9 +53,31 @@ __attribute__((noinline, cold)) int overridden(const CallOf<Op>& c, Trace& trace
   return first_of(c, {named, count}, trace);
 }
 
+// What AOT_TUNE_ONLINE knows of a call that nobody measured, or null.
+template <typename Op>
+Tried* tried_of(const CallOf<Op>& c) {
+  const int table = is_online() && !c.hollow ? table_for<Op>(c.backend, c.level) : -1;
+  if (table < 0 || measured(Op::kTables[table], c) != nullptr) return nullptr;
+  int64_t words[call_words(Op::kFacts)];
+  read_facts(c, words);
+  describe_tensors(Op::kFacts, c.arguments.tensors, c.view, c.empty, words);
+  return find_tried(Op::kFacts, *c.backend, c.device().device_id, words);
+}
+
+// The variant that AOT_TUNE_ONLINE found for a call, if that answers it, or -1.
+template <typename Op, typename Trace>
+__attribute__((noinline, cold)) int found_online(const CallOf<Op>& c, Trace& trace) {
+  const auto chosen = static_cast<int16_t>(chosen_of(tried_of(c)));
+  return chosen >= 0 ? first_of(c, {&chosen, 1}, trace) : -1;
+}
+
 template <typename Op, typename Trace>
 int choose(const CallOf<Op>& c, Trace& trace) {
-  int choice = is_overridden() && !c.hollow ? overridden(c, trace) : -1;
+  int choice = -1;
+  if (is_overridden() && !c.hollow) {
+    choice = overridden(c, trace);
+    if (choice < 0) choice = found_online(c, trace);
+  }
   if (choice >= 0) return choice;
   if constexpr (Op::kTableCount > 0) {
     const int table = c.hollow ? -1 : table_for<Op>(c.backend, c.level);
@@ -435,53 +334,134 @@ int32_t run(const CallOf<Op>& c, const aot_tune_exec* exec, const Arguments<Op>&
   return AOT_TUNE_OK;
 }
 
-// A call of which AOT_TUNE_CHECK compares the results, if it is its variant's turn. The generic variant comes
-// first, because the other one may write over inputs.
+// Serves a call by a variant. Another one computes the same before, because the call's may write over inputs,
+// and is compared with it. One of them is trusted.
+template <typename Op>
+int32_t run_beside(const CallOf<Op>& c, const aot_tune_exec* exec, int variant, size_t size, int other,
+                   bool trusted, OtherResults& results, OtherResults::Found* found, Text& what) {
+  aot_tune_exec own{};
+  own.stream = exec != nullptr ? exec->stream : nullptr;
+  CallOf<Op> beside = c;
+  const bool fits = results.begin(c.arguments.tensors, beside.view);
+  for (int i = 0; i < Op::kOperator.tensor_count; ++i) {
+    if (c.arguments.tensors[i] != nullptr) beside.arguments.tensors[i] = &beside.view[i].tensor;
+  }
+  size_t needed;
+  const bool known = fits && beside.need(other, &needed) == 0 && launch(beside, &own, other, needed) == 0;
+  const int32_t status = launch(c, exec, variant, size);
+  *found = fits ? OtherResults::kFailed : OtherResults::kUnknown;
+  if (known && status == AOT_TUNE_OK)
+    *found = results.compare(c.arguments.tensors, c.view, Op::kAllowed, trusted, what);
+  return status;
+}
+
+template <typename Op>
+void tell_difference(const CallOf<Op>& c, int variant, int trusted, const char* what, const char* then) {
+  int64_t facts[Op::kFacts.count()];
+  read_facts(c, facts);
+  tell_difference(Op::kFacts, facts, Op::kVariants[variant], Op::kVariants[trusted], what, then);
+}
+
+// A call that may be a trial of AOT_TUNE_ONLINE.
+template <typename Op>
+__attribute__((noinline, cold)) int32_t run_online(const CallOf<Op>& c, const aot_tune_exec* exec,
+                                                   const Arguments<Op>& a, uint64_t number) {
+  constexpr const OperatorInfo& op = Op::kOperator;
+  int variant = -1;
+  size_t size, needed;
+  bool first;
+  NoTrace none;
+  if (int32_t status = c.hollow ? AOT_TUNE_OK : forced(c, &variant)) return status;
+  Tried* const tried = variant < 0 && overridden(c, none) < 0 ? tried_of(c) : nullptr;
+  if (tried == nullptr) return run(c, exec, a, number);
+  if (int32_t status = serve(c, exec, &variant, &size, &first)) return status;
+  if (lacks_candidates(tried)) {
+    int16_t variants[Op::kFacts.variant_count];
+    int32_t count = 0;
+    int64_t bytes = 0;
+    variants[count++] = static_cast<int16_t>(variant);
+    for (const int16_t other : Op::kTables[table_for<Op>(c.backend, c.level)].used) {
+      if (other != variant && trusted(c, other) == other && competes(c, other) && Op::worthwhile(c, other) &&
+          c.need(other, &needed) == 0 && needed <= workspace_limit(exec))
+        variants[count++] = other;
+    }
+    for (int i = 0; i < op.tensor_count; ++i) {
+      if (c.tensor(i) != nullptr && op.tensors[i].written())
+        bytes += static_cast<int64_t>(c.view[i].high - c.view[i].low);
+    }
+    list_candidates(tried, variants, count, bytes);
+    return run(c, exec, a, 0);
+  }
+  void* const stream = exec != nullptr ? exec->stream : nullptr;
+  Trial trial = next_trial(tried, is_capturing(*c.backend, exec));
+  if (trial.what == Trial::kNone) return run(c, exec, a, trial.settled ? number : 0);
+  if (Op::refusal(c, trial.variant) != nullptr || c.need(trial.variant, &needed) != 0 ||
+      needed > workspace_limit(exec)) {
+    end_trial(tried, trial, Outcome::kNotRun, stream);
+    return run(c, exec, a, 0);
+  }
+  begin_trial(tried, &trial, stream);
+  if (trial.what == Trial::kTime) {
+    const int32_t status = launch(c, exec, trial.variant, needed);
+    end_trial(tried, trial, status == AOT_TUNE_OK ? Outcome::kGood : Outcome::kBad, stream);
+    bool changed = false;  // whether inputs may be other ones now
+    for (int i = 0; i < op.tensor_count; ++i) changed |= op.tensors[i].inout || op.tensors[i].aliases != 0;
+    const bool again = status == kUnavailable || (status != AOT_TUNE_OK && !changed);
+    return again ? run(c, exec, a, 0) : status;
+  }
+  OtherResults results(Op::kFacts, *c.backend, c.device(), stream);
+  OtherResults::Found found;
+  char text[300];
+  Text what(text, sizeof text);
+  const int32_t status = run_beside(c, exec, variant, size, trial.variant, false, results, &found, what);
+  end_trial(tried, trial,
+            found == OtherResults::kAlike     ? Outcome::kGood
+            : found == OtherResults::kUnknown ? Outcome::kUnsure
+                                              : Outcome::kBad,
+            stream);
+  if (found == OtherResults::kDifferent && !Op::checks[trial.variant].told.exchange(true))
+    tell_difference(c, trial.variant, variant, text, "It is not taken for such calls. (AOT_TUNE_ONLINE");
+  return status == kUnavailable ? run(c, exec, a, 0) : status;
+}
+
+// A call of which AOT_TUNE_CHECK compares the results with the generic variant's, if it is its variant's
+// turn.
 template <typename Op>
 __attribute__((noinline, cold)) int32_t run_checked(const CallOf<Op>& c, const aot_tune_exec* exec,
                                                     const Arguments<Op>& a, uint64_t number) {
-  static std::atomic<bool> told{false};
+  static std::atomic<bool> told{false}, uncompared{false};
   int variant;
   size_t size;
   bool first;
   if (int32_t status = serve(c, exec, &variant, &size, &first)) return status;
-  if (variant == c.generic) return run(c, exec, a, number);
+  if (variant == c.generic) return run_online(c, exec, a, number);
   Checks& checks = Op::checks[variant];
   if (c.hollow || is_capturing(*c.backend, exec) || !is_due(checks))
-    return run(c, exec, a, checks_once() && checks.passed.load(std::memory_order_relaxed) ? number : 0);
+    return run_online(c, exec, a,
+                      checks_once() && checks.passed.load(std::memory_order_relaxed) ? number : 0);
   if (!Op::kAllowed.declared) tell_defaults(Op::kFacts, &told);
-  static std::atomic<bool> uncompared{false};
-  aot_tune_exec own{};
-  own.stream = exec != nullptr ? exec->stream : nullptr;
-  OtherResults results(Op::kFacts, *c.backend, c.device(), own.stream);
-  CallOf<Op> other = c;
-  if (!results.begin(c.arguments.tensors, other.view)) {
-    tell_uncompared(Op::kFacts, &uncompared);
-    return run(c, exec, a, 0);
-  }
-  for (int i = 0; i < Op::kOperator.tensor_count; ++i) {
-    if (c.arguments.tensors[i] != nullptr) other.arguments.tensors[i] = &other.view[i].tensor;
-  }
-  size_t needed;
-  const bool known = other.need(c.generic, &needed) == 0 && launch(other, &own, c.generic, needed) == 0;
-  const int32_t status = launch(c, exec, variant, size);
+  OtherResults results(Op::kFacts, *c.backend, c.device(), exec != nullptr ? exec->stream : nullptr);
+  OtherResults::Found found;
+  char text[300], then[200];
+  Text what(text, sizeof text), follows(then, sizeof then);
+  const int32_t status = run_beside(c, exec, variant, size, c.generic, true, results, &found, what);
   if (status == kUnavailable) return run(c, exec, a, 0);
   if (status != AOT_TUNE_OK) return status;
-  char text[300];
-  Text what(text, sizeof text);
-  const OtherResults::Found found =
-      known ? results.compare(c.arguments.tensors, c.view, Op::kAllowed, what) : OtherResults::kUnknown;
-  if (found == OtherResults::kUnknown) tell_uncompared(Op::kFacts, &uncompared);
+  if (found >= OtherResults::kUnknown) tell_uncompared(Op::kFacts, &uncompared);
   if (found == OtherResults::kAlike) checks.passed.store(true, std::memory_order_relaxed);
   if (found != OtherResults::kDifferent) return status;
-  if (!checks.differs.exchange(true)) {
-    int64_t facts[Op::kFacts.count()];
-    read_facts(c, facts);
-    tell_difference(Op::kFacts, facts, Op::kVariants[variant], Op::kVariants[c.generic], text);
-  }
+  follows.add("From now on, %s serves in its place. (AOT_TUNE_CHECK", Op::kVariants[c.generic].name);
+  if (!checks.differs.exchange(true)) tell_difference(c, variant, c.generic, text, then);
   if (results.restore(c.arguments.tensors, c.view)) return AOT_TUNE_OK;
   return fail(AOT_TUNE_ERROR_MEMORY, "%s: the generic variant's results could not be copied to the outputs",
               Op::kOperator.name);
+}
+
+// A call as the variables of the environment ask for it.
+template <typename Op>
+int32_t run_asked(const CallOf<Op>& c, const aot_tune_exec* exec, const Arguments<Op>& a, uint64_t number) {
+  if (!is_forced()) return run(c, exec, a, number);
+  return is_checked() ? run_checked(c, exec, a, number) : run_online(c, exec, a, number);
 }
 
 // A call that AOT_TUNE_PROFILE tells of.
@@ -495,7 +475,7 @@ __attribute__((noinline, cold)) int32_t run_profiled(const CallOf<Op>& c, const 
   int64_t facts[Op::kFacts.count()];
   read_facts(c, facts);
   const ProfiledCall call(Op::kFacts, facts, Op::kVariants[variant], c.arguments.tensors, c.view);
-  return is_forced() && is_checked() ? run_checked(c, exec, a, 0) : run(c, exec, a, 0);
+  return run_asked(c, exec, a, 0);
 }
 
 // ---- Telling of a call
@@ -561,6 +541,8 @@ __attribute__((cold)) int32_t explain(const CallOf<Op>& c, const aot_tune_exec* 
   const char* why = distrusted ? "generic: AOT_TUNE_CHECK found other results of the variant that would serve"
                     : named    ? "named by AOT_TUNE_FORCE"
                     : ruled    ? "named by a rule of AOT_TUNE_OVERRIDE"
+                    : !named && is_overridden() && found_online(c, none) == choice
+                        ? "the fastest of those that AOT_TUNE_ONLINE tried on such calls"
                     : trace.foresaw(chosen) ? "expected to be the fastest of those whose guards hold"
                     : choice != c.generic   ? "first of the variants ranked for such calls whose guards hold"
                     : c.hollow              ? lacks
@@ -595,10 +577,8 @@ __attribute__((noinline)) int32_t call_anew(const Arguments<Op>& a, const aot_tu
   Entered entered;
   int32_t status = entered.enter(*c.backend, c.device().device_id);
   if (status != AOT_TUNE_OK) return status;
-  // what is counted is not remembered, so that each such call comes here
-  status = is_profiled()                 ? run_profiled(c, exec, a)
-           : is_forced() && is_checked() ? run_checked(c, exec, a, traced ? 0 : number)
-                                         : run(c, exec, a, traced ? 0 : number);
+  if (traced) number = 0;  // it is not remembered, so that each such call comes here
+  status = is_profiled() ? run_profiled(c, exec, a) : run_asked(c, exec, a, number);
   if (traced && status == AOT_TUNE_OK) trace_call(c, is_capturing(*c.backend, exec));
   if (warns_of_unseen() && status == AOT_TUNE_OK) warn(c);
   return status;

@@ -2,12 +2,10 @@
 // calls fail, and say what is wrong. A line is [LIBRARY.]OPERATOR: CONDITION, ... -> VARIANT.
 #include "override.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
+
+#include "online.h"
 
 namespace aot_tune {
 
@@ -353,35 +351,6 @@ struct Rules {
   char error[900] = "";
 };
 
-// Everything in a file. It is kept, because rules point into it. NULL if it cannot be read. Then `why` says
-// why.
-char* read_file(const char* path, size_t* size, Text* why) noexcept {
-  // without blocking, because the call would wait for a pipe that nobody writes to
-  const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (file < 0) {
-    why->add("it cannot be opened: %s", std::strerror(errno));
-    return nullptr;
-  }
-  auto* const text = static_cast<char*>(std::malloc(kMostBytes + 1));
-  ssize_t count = text != nullptr ? 1 : -1;
-  for (*size = 0; count > 0 && *size <= kMostBytes; *size += count > 0 ? static_cast<size_t>(count) : 0) {
-    do {
-      count = read(file, text + *size, kMostBytes + 1 - *size);
-    } while (count < 0 && errno == EINTR);
-  }
-  const int error = errno;
-  close(file);
-  if (count < 0) why->add("it cannot be read: %s", std::strerror(error));
-  if (count >= 0 && *size > kMostBytes)
-    why->add("it has more than %zu bytes, and is no file of rules", kMostBytes);
-  if (count < 0 || *size > kMostBytes) {
-    std::free(text);
-    return nullptr;
-  }
-  void* const fitting = std::realloc(text, *size + 1);
-  return fitting != nullptr ? static_cast<char*>(fitting) : text;
-}
-
 bool append(Rules* known, const Rule& rule) noexcept {
   const int32_t count = known->count;
   if ((count & (count - 1)) == 0) {  // the room doubles
@@ -432,7 +401,7 @@ Rules load() noexcept {
   Text why(reason, sizeof reason);
   size_t size = 0;
   if (known.path == nullptr) why.add("there is no memory for it");
-  char* const text = known.path != nullptr ? read_file(known.path, &size, &why) : nullptr;
+  char* const text = known.path != nullptr ? read_file(known.path, kMostBytes, &size, &why) : nullptr;
   if (text != nullptr) {
     read_rules(text, size, &known);
   } else {
@@ -456,7 +425,9 @@ int32_t check_override(const OperatorInfo& op) noexcept {
   return bad_override() ? fail(AOT_TUNE_ERROR_ENVIRONMENT, "%s: %s", op.name, rules().error) : AOT_TUNE_OK;
 }
 
-bool read_override() noexcept { return overriding.set(rules().count > 0 && !bad_override()); }
+bool read_override() noexcept {
+  return overriding.set((rules().count > 0 && !bad_override()) || is_online());
+}
 
 const char* override_path() noexcept { return rules().path; }
 

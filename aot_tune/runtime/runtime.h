@@ -146,8 +146,10 @@ struct Scope {
   bool switched;   // whether that was changed
 };
 
+constexpr int32_t kUnfinished = 600;  // of both CUDA and HIP
+
 // What the library needs to know of a family of devices. Each family has a source file that defines `const
-// Backend backend_<family>`. Generated code lists those for which a library has variants. The last seven may
+// Backend backend_<family>`. Generated code lists those for which a library has variants. The last ten may
 // be NULL.
 struct Backend {
   const char* family;
@@ -167,6 +169,11 @@ struct Backend {
   int32_t (*processors)(int32_t device_id) noexcept;
   // Copies between the device and the host, in the stream's order, and waits. NULL if both have one memory.
   int32_t (*copy)(void* to, const void* from, size_t size, void* stream) noexcept;
+  // Puts a mark behind what a stream has to do. `between` tells the time from one mark to another, which are
+  // no more then, unless it is kUnfinished. NULL if work is done when its function returns.
+  int32_t (*mark)(void* stream, void** mark) noexcept;
+  int32_t (*between)(void* first, void* last, int64_t* ns) noexcept;
+  void (*model)(int32_t device_id, char* name, size_t size) noexcept;  // what its maker calls the device
 };
 
 // The error for a call on a device of a family that no variant is for.
@@ -282,7 +289,7 @@ class Switch {
 };
 
 // AOT_TUNE_FORCE: the variant that is taken. It is also on if one of the other variables is bad, and with
-// AOT_TUNE_CHECK, so that calls without either ask only once.
+// AOT_TUNE_CHECK or AOT_TUNE_ONLINE, so that calls without them ask only once.
 extern Switch forcing;
 bool read_force() noexcept;
 inline bool is_forced() noexcept { return forcing.is_on(read_force); }
@@ -297,9 +304,11 @@ bool bad_exclude() noexcept;
 bool bad_override() noexcept;
 bool bad_warn() noexcept;
 bool bad_check() noexcept;
+bool bad_online() noexcept;
 int32_t check_override(const OperatorInfo& op) noexcept;
 int32_t check_warn(const OperatorInfo& op) noexcept;
 int32_t check_check(const OperatorInfo& op) noexcept;
+int32_t check_online(const OperatorInfo& op) noexcept;
 
 template <typename Trace>
 bool allowed(const OperatorInfo& op, const VariantInfo& variant, Trace& trace) noexcept {

@@ -81,6 +81,7 @@ class _StatedLine(msgspec.Struct, frozen=True, kw_only=True):
     weight: float = 0.0
     calls: _Count = 0
     captured: _Count = 0
+    online: dict[str, Any] = {}
 
 
 _FIELDS = _StatedLine.__struct_fields__

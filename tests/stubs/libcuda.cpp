@@ -24,7 +24,8 @@ constexpr int kLevels[] = {LEVELS};
 constexpr int kCount = sizeof kLevels / sizeof *kLevels;
 constexpr int kHandles = 100;  // a device's handle is its number and this
 
-std::atomic<int> loads{0}, exchanges{0};
+std::atomic<int> loads{0}, exchanges{0}, events{0};
+std::atomic<int64_t> spent{0};
 int64_t last_grid[3];
 char contexts[kCount +
               1];  // their addresses are the devices' primary contexts; the last is a foreign one of device 1
@@ -137,6 +138,22 @@ int cuMemcpyAsync(void* to, const void* from, size_t size, void*) {
   return std::memcpy(to, from, size), status("copy");
 }
 int cuStreamSynchronize(void*) { return 0; }
+
+// ---- Events, by the time that kernels of the tests say they take
+void spend(int mark) { spent += value("cost_" + std::to_string(mark)); }
+int cuEventCreate(void** event, unsigned) { return *event = new int64_t(0), ++events, status("event"); }
+int cuEventRecord(void* event, void*) { return *static_cast<int64_t*>(event) = spent, 0; }
+int cuEventQuery(void*) { return status("query"); }
+int cuEventElapsedTime(float* ms, void* first, void* last) {
+  *ms = static_cast<float>(*static_cast<int64_t*>(last) - *static_cast<int64_t*>(first)) / 1e6f;
+  return 0;
+}
+int cuEventDestroy_v2(void* event) {
+  delete static_cast<int64_t*>(event);
+  return --events, 0;
+}
+int stub_events() { return events; }
+int cuDeviceGetName(char* name, int size, int) { return std::snprintf(name, size, "a \"fake\" GPU"), 0; }
 
 // ---- Ranges of addresses, of which parts are mapped
 int cuMemGetAllocationGranularity(size_t* unit, const void*, int) { return *unit = 1 << 16, status("granularity"); }

@@ -9,7 +9,12 @@
 namespace aot_tune {
 namespace {
 
-const Words kWords = {"cuda", "CUDA", "driver", "nvidia-smi and CUDA_VISIBLE_DEVICES"};
+const Words kWords = {
+    "cuda",
+    "CUDA",
+    "driver",
+    "nvidia-smi and CUDA_VISIBLE_DEVICES",
+    {"cuEventCreate", "cuEventRecord", "cuEventQuery", "cuEventElapsedTime", "cuEventDestroy_v2"}};
 
 // The CUDA version that the driver must have. If the runtime is linked with nvcc's kernels, it is the
 // runtime's major version, because the driver's minor version may be older. Otherwise, it is the first
@@ -136,6 +141,13 @@ int32_t cuda_copy(void* to, const void* from, size_t size, void* stream) noexcep
   return error != 0 ? error : found.wait(stream);
 }
 
+void cuda_model(int32_t device_id, char* name, size_t size) noexcept {
+  int device = 0;
+  const auto ask = reinterpret_cast<int (*)(char*, int, int)>(dlsym(driver().library, "cuDeviceGetName"));
+  if (ask != nullptr && driver().device_get(&device, device_id) == 0)
+    ask(name, static_cast<int>(size), device);
+}
+
 // ---- The thread's device
 
 // Contexts tell the thread's device. They can be restored without making one on a device that the caller
@@ -190,8 +202,8 @@ void* cuda_context() noexcept {
 }  // namespace
 
 extern const Backend backend_cuda;
-const Backend backend_cuda = {"cuda",        kDLCUDA,         gpu_level,    gpu_workspace,
-                              gpu_enter,     gpu_leave,       gpu_describe, cuda_context,
-                              gpu_capturing, cuda_processors, cuda_copy};
+const Backend backend_cuda = {"cuda",    kDLCUDA,      gpu_level,    gpu_workspace, gpu_enter,
+                              gpu_leave, gpu_describe, cuda_context, gpu_capturing, cuda_processors,
+                              cuda_copy, gpu_mark,     gpu_between,  cuda_model};
 
 }  // namespace aot_tune

@@ -1,6 +1,7 @@
 // AMD's devices. The HIP runtime is found with dlopen at the first call, and declared here as far as it is
 // used. Nothing here runs when the library loads, and building it needs no ROCm. It was only tested with a
 // stand-in, never on a card.
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -11,12 +12,16 @@ namespace aot_tune {
 namespace {
 
 const Words kWords = {
-    "rocm", "HIP", "HIP runtime",
-    "rocminfo, HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, and whether this user may open /dev/kfd"};
+    "rocm",
+    "HIP",
+    "HIP runtime",
+    "rocminfo, HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, and whether this user may open /dev/kfd",
+    {"hipEventCreateWithFlags", "hipEventRecord", "hipEventQuery", "hipEventElapsedTime", "hipEventDestroy"}};
 
 // hipDeviceProp_tR0600 as far as it is read: the architecture's name, and spare bytes after it.
 struct Properties {
-  char before[1160];
+  char name[256];
+  char between[904];
   char architecture[256];  // gcnArchName, such as "gfx942:sramecc+:xnack-"
   char behind[2680];
 };
@@ -126,6 +131,12 @@ int32_t hip_copy(void* to, const void* from, size_t size, void* stream) noexcept
   return error != 0 ? error : forget(found.wait(stream));
 }
 
+void hip_model(int32_t device_id, char* name, size_t size) noexcept {
+  Properties properties;
+  if (forget(driver().device_properties(&properties, device_id)) == 0)
+    std::snprintf(name, size, "%.100s", properties.name);
+}
+
 int switch_device(int32_t device_id, Scope* scope) noexcept {
   int before = 0;
   int error = forget(driver().current_device(&before));
@@ -142,7 +153,8 @@ void switch_back(const Scope& scope) noexcept {
 }  // namespace
 
 extern const Backend backend_hip;
-const Backend backend_hip = {"hip",        kDLROCM, gpu_level,     gpu_workspace, gpu_enter, gpu_leave,
-                             gpu_describe, nullptr, gpu_capturing, nullptr,       hip_copy};
+const Backend backend_hip = {"hip",     kDLROCM,      gpu_level,   gpu_workspace, gpu_enter,
+                             gpu_leave, gpu_describe, nullptr,     gpu_capturing, nullptr,
+                             hip_copy,  gpu_mark,     gpu_between, hip_model};
 
 }  // namespace aot_tune

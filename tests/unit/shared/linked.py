@@ -28,6 +28,7 @@ M, N, K = dims("M N K")
 GEMM = (
     PRELUDE
     + """
+extern "C" __attribute__((weak)) void spend(int mark);
 #define ARGS const DLTensor *a, const DLTensor *b, const DLTensor *bias, const DLTensor *residual, \\
              const DLTensor *out, int32_t activation
 EXPORT int32_t SYMBOL_workspace(ARGS, size_t* size) {
@@ -37,6 +38,7 @@ EXPORT int32_t SYMBOL_workspace(ARGS, size_t* size) {
 EXPORT int32_t SYMBOL_launch(ARGS, void* workspace, size_t size, void*) {
   if (size < SCRATCH || (SCRATCH > 0 && reinterpret_cast<uintptr_t>(workspace) % 64 != 0)) return 90;
   for (size_t i = 0; i < SCRATCH; ++i) static_cast<char*>(workspace)[i] = 1;
+  if (spend != nullptr) spend(MARK);
   for (int64_t i = 0; i < out->shape[0]; ++i) {
     for (int64_t j = 0; j < out->shape[1]; ++j) {
       float sum = 0;

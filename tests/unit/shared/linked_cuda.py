@@ -24,6 +24,7 @@ HOST = (
     PRELUDE
     + """
 #include <unistd.h>
+extern "C" __attribute__((weak)) void spend(int mark);
 #define ARGS const DLTensor *x, const DLTensor *bias, const DLTensor *out, float factor
 EXPORT int32_t SYMBOL_workspace(ARGS, size_t* size) {
   *size = SCRATCH;
@@ -31,6 +32,7 @@ EXPORT int32_t SYMBOL_workspace(ARGS, size_t* size) {
 }
 EXPORT int32_t SYMBOL_launch(ARGS, void* memory, size_t size, void* stream) {
   if (size != SCRATCH || (SCRATCH > 0) != (memory != nullptr)) return 90;
+  if (spend != nullptr) spend(MARK);
   auto* kept = static_cast<volatile float*>(memory);
   if (kept != nullptr) *kept = factor;
   if (factor >= 1e6f) usleep(50000);  // between two kernels, time for other threads

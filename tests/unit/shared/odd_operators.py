@@ -421,10 +421,23 @@ def near(folder: Path) -> OperatorTable:
     return _product(folder, "near", table, guards, worth=(M > 16,))
 
 
+GROW = """
+  for (int64_t i = 0; i < x->shape[0]; ++i) static_cast<float*>(x->data)[i * x->strides[0]] += 1;"""
+
+
+def grow(folder: Path) -> OperatorTable:
+    """Two variants that add 1 to each element of their input."""
+    names, tensors = ("grow_1", "grow_2"), (Tensor("x", (N,), inout=True),)
+    text = source("const DLTensor *x", GROW)
+    variants = tuple(linked.variant(folder, text, name, generic=name == "grow_1") for name in names)
+    table = TargetTable(target="cpu-x86-64", level=1, rest=(0, 1))
+    return OperatorTable(operator=operator("grow", {"N": 4}, tensors), variants=variants, tables=(table,))
+
+
 def library_spec(folder: Path) -> LibrarySpec:
     folder.mkdir(parents=True, exist_ok=True)
     tables = [_plain(folder, operator, text) for operator, text in plain_operators()]
     fast = linked.variant(folder, APPLY, "fast_1", requires=(dim("N") % 8 == 0,), mark="50")
     tables.append(OperatorTable(operator=apply(), variants=(*combinations(folder / "apply"), fast)))
-    tables += [*narrow(folder), threads(folder), *filling_in(folder), likely(folder), near(folder)]
+    tables += [*narrow(folder), threads(folder), *filling_in(folder), likely(folder), near(folder), grow(folder)]
     return LibrarySpec(output="odd_ops", operators=tuple(tables))

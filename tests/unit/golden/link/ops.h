@@ -7,7 +7,8 @@
  * Environment variables are read at the first call. AOT_TUNE_OVERRIDE=FILE has rules for what serves calls within some
  * ranges of dims. AOT_TUNE_FORCE names variants that calls must use, and AOT_TUNE_EXCLUDE variants that they never use.
  * AOT_TUNE_TRACE=FILE counts calls. AOT_TUNE_WARN=unseen reports calls unlike those that were measured.
- * AOT_TUNE_CHECK=first compares the first call of each variant with the generic variant.
+ * AOT_TUNE_CHECK=first compares the first call of each variant with the generic variant. AOT_TUNE_ONLINE=1 tries other
+ * variants on calls that nobody measured, in 1 % of the time.
  */
 #ifndef AOT_TUNE_OPS_H_
 #define AOT_TUNE_OPS_H_
