@@ -20,6 +20,7 @@ import msgspec
 
 from aot_tune import __version__
 from aot_tune.cli import (
+    cache_command,
     compile_commands,
     dev_command,
     doctor,
@@ -171,6 +172,7 @@ def command_line() -> argparse.ArgumentParser:
         tune_command.add_tune,
         records_commands.add_records,
         doctor.add_doctor,
+        cache_command.add_cache,
         report_command.add_report,
         explain_command.add_explain,
     ):

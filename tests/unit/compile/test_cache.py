@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from aot_tune.cli.main import main
 from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
 from aot_tune.compile.object_cache import prune
 from aot_tune.support.errors import OptionError
@@ -25,25 +26,42 @@ def chain(counting_compiler):
     return toolchain_for("cxx", {"PATH": os.environ["PATH"], "CXX": str(counting_compiler[0])})
 
 
-def test_each_part_is_a_miss(tmp_path: Path, chain, counting_compiler, make_rendered) -> None:
+def test_each_part_is_a_miss_and_explained(
+    tmp_path: Path, chain, counting_compiler, make_rendered, monkeypatch, capsys
+) -> None:
     environ = {"PATH": os.environ["PATH"], "CXX": str(counting_compiler[0])}
     include = tmp_path / "include"
     include.mkdir()
     other = tmp_path / "other-g++"
     other.write_text(counting_compiler[0].read_text() + "# another compiler\n")
     other.chmod(0o755)
-    keys = set()
-    for toolchain, target, number in [
-        (chain, TARGET, 1),
-        (chain, TARGET, 2),
-        (chain, target_by_name("cpu-x86-64-v3"), 1),
-        (toolchain_for("cxx", environ | {"CXX": f"{counting_compiler[0]} -DX=1"}), TARGET, 1),
-        (toolchain_for("cxx", environ | {"CPATH": str(include)}), TARGET, 1),
-        (toolchain_for("cxx", environ | {"CXX": str(other)}), TARGET, 1),
+    march = [f"recipe.flags -march=x86-64{level}" for level in ("", "-v3")]
+    sought = f"includes {include / 'stdc-predef.h'}"
+    keys = dict[str, list[str]]()
+    for toolchain, target, number, differs in [
+        (chain, TARGET, 1, []),
+        (chain, TARGET, 2, ["source", "symbol"]),
+        (chain, target_by_name("cpu-x86-64-v3"), 1, [*march, "target"]),
+        (
+            toolchain_for("cxx", environ | {"CXX": f"{counting_compiler[0]} -DX=1"}),
+            TARGET,
+            1,
+            ["recipe.added", "recipe.flags -DX=1"],
+        ),
+        (toolchain_for("cxx", environ | {"CPATH": str(include)}), TARGET, 1, [sought, "recipe.environment.CPATH"]),
+        (toolchain_for("cxx", environ | {"CXX": str(other)}), TARGET, 1, ["toolchain.driver"]),
     ]:
-        keys.add(ObjectCache(tmp_path / "c", toolchain).get(make_rendered(number), target).key)
+        keys[ObjectCache(tmp_path / "c", toolchain).get(make_rendered(number), target).key] = differs
     assert len(keys) == 6
     assert counting_compiler[1]() == 6
+    monkeypatch.setenv("AOT_TUNE_CACHE_DIR", str(tmp_path / "c"))
+    first = next(iter(keys))
+    for key, differs in keys.items():
+        assert main(["cache", "explain", first[:20], str(entry(tmp_path / "c", key))]) == 0
+        fields = [line for line in capsys.readouterr().out.splitlines()[2:] if not line.startswith(" ")]
+        assert fields == (differs or ["nothing that decides them differs"])
+    assert main(["cache", "explain", "nowhere"]) == 1
+    assert "no object of the cache is named 'nowhere'" in capsys.readouterr().err
 
 
 def test_modes(tmp_path: Path, chain, counting_compiler, make_rendered, caplog) -> None:
