@@ -47,10 +47,16 @@ def _pass_import_path_on() -> None:
     os.environ["AOT_TUNE_IMPORT_PATH"] = os.pathsep.join(paths)
 
 
+def _kept_symbols(settings: _Settings) -> _Settings:
+    """The settings, so that what debuggers read is not stripped from a wheel with AOT_TUNE_DEBUG."""
+    given = (settings or {}).get("cmake.define.AOT_TUNE_DEBUG") or os.environ.get("AOT_TUNE_DEBUG")
+    return {**(settings or {}), "install.strip": "false"} if given == "1" else settings
+
+
 def build_wheel(wheel_directory: str, config_settings: _Settings = None, metadata_directory: str | None = None) -> str:
     """Build a wheel; tunes, replays or neither, as AOT_TUNE_MODE says."""
     _pass_import_path_on()
-    return _backend.build_wheel(wheel_directory, config_settings, metadata_directory)
+    return _backend.build_wheel(wheel_directory, _kept_symbols(config_settings), metadata_directory)
 
 
 def build_editable(

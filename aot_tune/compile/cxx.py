@@ -81,6 +81,7 @@ class CxxToolchain(Toolchain):
     """g++, or what CXX names: a program, perhaps with a launcher such as ccache before it, perhaps with arguments."""
 
     name = "cxx"
+    debugging = ("-O0", "-g")
 
     def __init__(self, environ: Mapping[str, str] | None = None, cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
         super().__init__(environ)
@@ -162,7 +163,7 @@ class CxxToolchain(Toolchain):
             return msgspec.structs.replace(failed, log=log, includes=dict.fromkeys(seen, ""), lasting=whole)
         # Names in authors' code may also be in other authors' code. What a sanitizer watches is linked alone.
         watched = any(option.startswith("-fsanitize=") for option in options.options)
-        problem = self._localized(out) if options and not watched else ""
+        problem = self._localized(out, options) if options and not watched else ""
         if problem:
             return Object(status="compile-failed", log=problem, seconds=done.seconds, lasting=False)
         if (options or _OWN_TARGET.search(source)) and (above := self.instructions_above(out, target)):
@@ -208,13 +209,12 @@ class CxxToolchain(Toolchain):
         objdump = program_of(self.host(), "objdump")
         return instructions_above(out, target, objdump, self._child(out.parent)) if objdump else ""
 
-    def _localized(self, out: Path) -> str:
+    def _localized(self, out: Path, options: CompileOptions) -> str:
         """Make all but a candidate's functions local in an object. Returns what a program said that failed."""
         made, local = out.with_name("made.o"), out.with_name("local.o")
         out.rename(made)
-        problem = localize(
-            made, local, {n: n for n in public_functions(made)}, binutils(self.host()), self._child(out.parent)
-        )
+        functions, child = {n: n for n in public_functions(made)}, self._child(out.parent)
+        problem = localize(made, local, functions, binutils(self.host()), child, debugging=self.debugs(options))
         if not problem:
             local.rename(out)
         return problem

@@ -131,6 +131,7 @@ class NvccToolchain(Toolchain):
     """
 
     name = "nvcc"
+    debugging = ("-G", "-Xcompiler=-O0,-g")
 
     def __init__(
         self, environ: Mapping[str, str] | None = None, system: Path = SYSTEM_CUDA, search: Sequence[str] | None = None
@@ -233,7 +234,9 @@ class NvccToolchain(Toolchain):
                 return Object(status="compile-failed", log=log, seconds=done.seconds)
             more = [Path(scratch, "constants.o")] if symbol else []
             problem = self._define(constants, more[0], child) if symbol else ""
-            problem = problem or localize(made, Path(scratch, "local.o"), functions, self.binutils(), child, more)
+            problem = problem or localize(
+                made, Path(scratch, "local.o"), functions, self.binutils(), child, more, debugging=self.debugs(options)
+            )
             if problem:
                 return Object(status="compile-failed", log=problem, seconds=done.seconds, lasting=False)
             Path(scratch, "local.o").replace(out)

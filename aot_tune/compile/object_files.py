@@ -178,6 +178,8 @@ def localize(
     programs: Mapping[str, str],
     environ: Mapping[str, str],
     more: Sequence[Path] = (),
+    *,
+    debugging: bool = False,
 ) -> str:
     """Copy an object with only `functions` global, so that templates in two candidates never meet.
 
@@ -188,6 +190,7 @@ def localize(
 
     Args:
         programs: paths of `ld` and `objcopy`.
+        debugging: keep what debuggers read.
 
     Returns:
         The output of the program that failed, or an empty text.
@@ -198,7 +201,7 @@ def localize(
     parts = [path.name for path in (made, *more)]
     for argv in (
         [programs["ld"], "-r", "--force-group-allocation", "--build-id=none", "-o", merged.name, *parts],
-        [programs["objcopy"], "--strip-unneeded", *keep, merged.name, out.name],
+        [programs["objcopy"], *([] if debugging else ["--strip-unneeded"]), *keep, merged.name, out.name],
     ):
         done = run(argv, folder=made.parent, environ=environ, timeout=QUERY_SECONDS)
         if done.code != 0 or done.timed_out:

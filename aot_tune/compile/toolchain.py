@@ -119,6 +119,8 @@ class Toolchain(ABC):
     """A folder of templates that kernels' templates may include, beside the library's own."""
     only_calls = False
     """Whether what it compiles calls a vendor's library, which has the code for the device."""
+    debugging: tuple[str, ...] = ()
+    """Flags for code without optimisation that debuggers show, behind all others; none if it has no such flags."""
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self._environ = environ
@@ -154,6 +156,10 @@ class Toolchain(ABC):
     def device_identity(self, identity: Mapping[str, str]) -> dict[str, str]:
         """The part of an `identity` that decides `Object.device`, without the host's C++ compiler."""
         return {name: text for name, text in identity.items() if not name.startswith("host ")}
+
+    def debugs(self, options: CompileOptions) -> bool:
+        """Whether an author's options are followed by those for debuggers."""
+        return bool(self.debugging) and set(self.debugging) <= set(options.options)
 
     def memory_per_job(self) -> int:
         """Bytes that one compiler run may need. They limit how many run at a time. g++ takes 400 MB at most."""

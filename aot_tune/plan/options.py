@@ -247,6 +247,14 @@ class Options:
         "their verdicts ([sandbox.md](../sandbox.md#sanitizers))",
         ("off", "winners"),
     )
+    debug: bool = _option(
+        "0",
+        "1 compiles C++ and CUDA C++ of the variants that are kept once more, without optimisation, with line "
+        "information and with assertions, for debuggers. What is measured, chosen and recorded stays as it is "
+        "([compiling.md](../compiling.md#debug))",
+        ("0", "1"),
+        read=lambda _, value: value == "1",
+    )
     xla_ffi: str = _option(
         "auto",
         "whether the library exports handlers of XLA's FFI, for calls from JAX ([jax.md](../jax.md)). `auto`: if the "

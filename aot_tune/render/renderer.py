@@ -151,6 +151,20 @@ class Renderer:
             )
         return _rendered(operator, candidate, target, requires, text, options=options)
 
+    def with_places(self, rendered: Rendered) -> str:
+        """A candidate's source with the place of each line in its template, as debuggers read it."""
+        files: dict[str, str] = {}
+        lines, following = [], ("", 0)
+        continued = False
+        for line, place in zip(rendered.source.split("\n"), rendered.lines, strict=True):
+            if place[0] and place != following and not continued:
+                paths = (root / place[0] for root in self.roots)
+                file = files.setdefault(place[0], str(next((p for p in paths if p.is_file()), place[0])))
+                lines.append(f'#line {place[1]} "{file}"')
+            lines.append(line)
+            following, continued = (place[0], place[1] + 1), line.endswith("\\")
+        return "\n".join(lines)
+
 
 def _rendered(
     operator: Operator,

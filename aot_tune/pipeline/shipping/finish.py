@@ -6,6 +6,7 @@ import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -77,6 +78,29 @@ def _keep(session: Session, top: Path, variant: Variant) -> int:
         temporary.write_bytes(text)
         temporary.replace(folder / f"{name}.{ending}")
     return len(texts)
+
+
+def _debuggable(session: Session, variants: Sequence[Variant]) -> tuple[Variant, ...]:
+    """The variants with code for debuggers, if AOT_TUNE_DEBUG asks for it. What has no such code stays as it is."""
+    if not session.options.debug:
+        return tuple(variants)
+    with ThreadPoolExecutor(max(1, session.jobs_of("nvcc").count)) as threads:
+        return tuple(threads.map(partial(_debuggable_one, session), variants))
+
+
+def _debuggable_one(session: Session, variant: Variant) -> Variant:
+    rendered, own = variant.rendered, variant.rendered.compile
+    flags = toolchain_for(variant.candidate.backend, session.environment).debugging
+    if not flags:
+        return variant
+    options = replace(own, options=(*own.options, *flags))
+    source = f"#undef NDEBUG\n{session.renderer.with_places(rendered)}"
+    rendered = msgspec.structs.replace(rendered, source=source, compile=options)
+    made = session.cache(variant.candidate.backend).get(rendered, variant.target)
+    if made.status != "ok":
+        session.progress.line(f"NOTE AOT_TUNE_DEBUG: {variant.candidate.label} stays optimised: {made.error}")
+        return variant
+    return msgspec.structs.replace(variant, rendered=rendered, object=made)
 
 
 def choose(session: Session, evidence: Evidence) -> Chosen:
@@ -220,7 +244,7 @@ def finish(
     peaks = Peaks(devices, (call for m in members for call in timed_calls(m.evidence)))
     for name, operator in session.operators.items():
         table, reported = _operator(operator, list(chosen.get(name, ())), generics[name], devices, peaks)
-        tables.append(table)
+        tables.append(replace(table, variants=_debuggable(session, table.variants)))
         codes = {v.name: v.code for m in chosen.get(name, ()) for v in m.evidence.variants.values()}
         codes |= {g.name: g.code for g in generics[name]}
         reports += [_with_verdicts(session, r, codes) for r in reported]
@@ -287,6 +311,7 @@ def _remarks(session: Session) -> list[str]:
     backends = session.options.exclude_backends
     left_out = [f"without kernels of {', '.join(backends)} (AOT_TUNE_EXCLUDE_BACKENDS)"] if backends else []
     left_out += session.too_large
+    left_out += ["its kernels are not optimised (AOT_TUNE_DEBUG)"] if session.options.debug else []
     return left_out + [text for f in session.plan.families if (text := family(f).caution)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import re
 from pathlib import Path
@@ -10,9 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 from compiled_project import GENERIC, SOME_FAIL, planned, project
+from elftools.elf.elffile import ELFFile
 from nvcc_sources import MISSING
 from triton_installed import VERSIONS
 
+from aot_tune.build import build_wheel
 from aot_tune.cli.main import main
 from aot_tune.pipeline.build_library import build
 from aot_tune.report import read_report
@@ -238,3 +241,28 @@ def test_texts_of_kept_variants_are_kept_on_request(tmp_path: Path, capsys: pyte
     assert "AOT_TUNE_KEEP: NOTHING KEPT below" in capsys.readouterr().out
     with pytest.raises(AotTuneError, match="AOT_TUNE_KEEP='kept' is not an absolute path"):
         of_mode(templates, "generic", AOT_TUNE_KEEP="kept")
+
+
+def test_debuggers_show_the_templates_lines_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept is compiled once more, without optimisation."""
+    templates = project(tmp_path, KERNEL, some=GENERIC)
+    debug = of_mode(templates, "generic", AOT_TUNE_DEBUG="1")
+    build(debug)
+    assert read_report(debug / "report.json").notes == ("its kernels are not optimised (AOT_TUNE_DEBUG)",)
+    archive = (debug / "variants.a").read_bytes()
+    dwarf = ELFFile(io.BytesIO(archive[archive.index(b"\x7fELF") :])).get_dwarf_info()
+    (unit,) = dwarf.iter_CUs()
+    assert unit.get_top_DIE().attributes["DW_AT_producer"].value.decode().rpartition("-O")[2].split()[0] == "0"
+    program = dwarf.line_program_for_CU(unit)
+    base = int(program.header["version"] < 5)
+    states = [entry.state for entry in program.get_entries() if entry.state]
+    places = {(program["file_entry"][state.file - base].name.decode(), state.line) for state in states}
+    lines = (templates / "twice" / "generic.cpp.j2").read_text().splitlines()
+    loop = next(n for n, line in enumerate(lines, 1) if "for (" in line)
+    assert ("generic.cpp.j2", loop) in places
+    assert max(line for name, line in places if name == "generic.cpp.j2") <= len(lines)
+    monkeypatch.setenv("AOT_TUNE_IMPORT_PATH", "")  # it is put back
+    monkeypatch.setattr("scikit_build_core.build.build_wheel", lambda _folder, settings, _metadata: settings)
+    for given, strip in (("1", {"install.strip": "false"}), ("0", {})):
+        settings = {"cmake.define.AOT_TUNE_DEBUG": given}
+        assert build_wheel("wheels", settings) == {**settings, **strip}  # type: ignore[comparison-overlap]
