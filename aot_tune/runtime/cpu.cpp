@@ -10,11 +10,11 @@
 #include <cstring>
 
 #include "cpu_level.h"
+#include "cpu_threads.h"
 #include "runtime.h"
 
-// Functions of OpenMP, the first since 5.0. NULL if no kernel uses OpenMP.
+// Of OpenMP, since 5.0. NULL if no kernel uses OpenMP.
 extern "C" int omp_pause_resource_all(int kind) __attribute__((weak));
-extern "C" int omp_get_max_threads() __attribute__((weak));
 
 namespace aot_tune {
 namespace {
@@ -91,9 +91,7 @@ int32_t cpu_workspace(int32_t, void*, size_t size, Workspace* taken) noexcept {
   return AOT_TUNE_OK;
 }
 
-int32_t cpu_processors(int32_t) noexcept {
-  return omp_get_max_threads != nullptr ? omp_get_max_threads() : 0;
-}
+int32_t cpu_processors(int32_t) noexcept { return usual_threads(); }
 
 void cpu_model([[maybe_unused]] int32_t device_id, [[maybe_unused]] char* name,
                [[maybe_unused]] size_t size) noexcept {

@@ -206,4 +206,11 @@ int32_t get_num_threads() noexcept {
   return has_openmp() ? omp_get_max_threads() : 1;
 }
 
+int32_t usual_threads() noexcept {
+  const int32_t threads = has_openmp() ? omp_get_max_threads() : 0;
+  if (threads != 1 || thread_setting.load(std::memory_order_relaxed) != kResting) return threads;
+  const int32_t setting = before_rest.load(std::memory_order_relaxed);
+  return setting < -1 ? -1 - setting : omp_get_num_procs();
+}
+
 }  // namespace aot_tune

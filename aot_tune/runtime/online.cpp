@@ -29,7 +29,6 @@ constexpr uint32_t kBuckets = 1024;
 constexpr size_t kMostBytes = 4 << 20;  // of the file
 constexpr int kPatience = 100;          // ms, when another process writes
 constexpr int kRounds = 9;
-constexpr int kFirstQuarter = 2, kMiddle = 4, kLastQuarter = 6;  // of sorted times
 constexpr double kGain = 0.99;
 constexpr double kHopeless = 1.5;  // times the usual time, in two rounds
 constexpr double kByteTime = 10;   // ns, to compare two results
@@ -329,21 +328,24 @@ int next_candidate(const Tried& tried) noexcept {
   return left > 1 && tried.candidates[next].count < kRounds ? next : -1;
 }
 
-void decide(Tried* tried) noexcept {
-  Candidate& usual = tried->candidates[0];
-  tried->decided = true;
-  tried->chosen = usual.variant;
-  std::sort(usual.times, usual.times + usual.count);
-  double best = usual.count == kRounds ? usual.times[kMiddle] * kGain : 0;
-  for (int i = 1; i < tried->count; ++i) {
-    Candidate& candidate = tried->candidates[i];
-    std::sort(candidate.times, candidate.times + candidate.count);
-    if (candidate.out || candidate.times[kLastQuarter] >= usual.times[kFirstQuarter] ||
-        candidate.times[kMiddle] >= best)
-      continue;
-    best = candidate.times[kMiddle];
-    tried->chosen = candidate.variant;
+// Whether most of a candidate's times are below most of the others.
+bool is_faster(const Candidate& one, const Candidate& other) noexcept {
+  int faster = 0;
+  for (const double time : one.times) {
+    for (const double beside : other.times) faster += time < kGain * beside ? 1 : 0;
   }
+  return faster * 6 > kRounds * kRounds * 5;
+}
+
+void decide(Tried* tried) noexcept {
+  tried->decided = true;
+  int best = 0;
+  for (int i = 1; i < tried->count; ++i) {
+    const Candidate& candidate = tried->candidates[i];
+    if (candidate.out || !is_faster(candidate, tried->candidates[0])) continue;
+    if (best == 0 || median_of(candidate) < median_of(tried->candidates[best])) best = i;
+  }
+  tried->chosen = tried->candidates[best].variant;
   keep(tried);
 }
 
