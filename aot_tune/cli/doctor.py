@@ -282,10 +282,11 @@ def _gpu_lines(gpus: GpusFound) -> Iterator[str]:
 
 def _gpu(gpu: CudaDevice) -> str:
     slice_of = f", MIG {gpu.mig}" if gpu.mig in ("enabled", "slice") else ""
+    unusual = "".join(f", {name} set to {value}" for name, value in gpu.settings.items())
     return (
         f"gpu        {gpu.ordinal} {gpu.name} {gpu.uuid}: sm_{gpu.capability}, {gpu.sm_count} SMs, "
         f"{gpu.memory_bytes / 2**30:.0f} GiB, L2 {gpu.l2_bytes / 2**20:.0f} MiB, "
-        f"compute mode {gpu.compute_mode}{slice_of}"
+        f"compute mode {gpu.compute_mode}{slice_of}{unusual}"
     )
 
 

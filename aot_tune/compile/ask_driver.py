@@ -7,9 +7,11 @@ starts in 30 ms.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 # attributes of cuDeviceGetAttribute
@@ -22,6 +24,10 @@ _ATTRIBUTES = {
     "shared_bytes": 97,
 }
 _NVML_MIG_ENABLED = 1
+_SETTINGS = {  # the question for what is set, for what is usual on the board, their arguments, and the unit
+    "power_watts": ("nvmlDeviceGetPowerManagementLimit", "nvmlDeviceGetPowerManagementDefaultLimit", (), 1000),
+    "memory_mhz": ("nvmlDeviceGetApplicationsClock", "nvmlDeviceGetDefaultApplicationsClock", (2,), 1),
+}
 
 
 def probe() -> dict[str, Any]:
@@ -66,6 +72,7 @@ def _device(cuda: Any, ordinal: int) -> dict[str, Any]:
         "uuid": f"GPU-{uuid.UUID(bytes=bytes(raw))}",
         "memory_bytes": total.value,
         "mig": "",
+        "settings": {},
     }
     for key, attribute in _ATTRIBUTES.items():
         value.value = 0
@@ -84,7 +91,7 @@ def _error_name(cuda: Any, code: int) -> str:
 
 
 def _add_nvml(answer: dict[str, Any]) -> None:
-    """Add the driver's own version. Say which devices are slices of a GPU (MIG), and which GPUs have slices."""
+    """Add the driver's own version. Say which devices are slices of a GPU (MIG), which have slices, and what is set."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
         if nvml.nvmlInit_v2() != 0:
@@ -105,8 +112,20 @@ def _add_mig(nvml: Any, device: dict[str, Any]) -> None:
     if nvml.nvmlDeviceGetHandleByUUID(device["uuid"].encode(), ctypes.byref(handle)) == 0:
         if nvml.nvmlDeviceGetMigMode(handle, ctypes.byref(current), ctypes.byref(pending)) == 0:
             device["mig"] = "enabled" if current.value == _NVML_MIG_ENABLED else "disabled"
+        device["settings"] = dict(_settings(nvml, handle))
     elif nvml.nvmlDeviceGetHandleByUUID(slice_name.encode(), ctypes.byref(handle)) == 0:
         device |= {"uuid": slice_name, "mig": "slice"}
+
+
+def _settings(nvml: Any, handle: ctypes.c_void_p) -> Iterator[tuple[str, int]]:
+    """What is set otherwise than usual on the board."""
+    for name, (question, usual, arguments, unit) in _SETTINGS.items():
+        now, before = ctypes.c_uint(0), ctypes.c_uint(0)
+        with contextlib.suppress(AttributeError):
+            failed = getattr(nvml, question)(handle, *arguments, ctypes.byref(now))
+            failed = failed or getattr(nvml, usual)(handle, *arguments, ctypes.byref(before))
+            if not failed and now.value != before.value:
+                yield name, now.value // unit
 
 
 if __name__ == "__main__":

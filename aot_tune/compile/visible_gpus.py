@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -49,6 +50,7 @@ class CudaDevice(msgspec.Struct, frozen=True, kw_only=True):
         capability: such as 90. It is the level of the targets that the GPU runs.
         shared_bytes: largest shared memory of a block.
         compute_mode: default, exclusive (one process at a time) or prohibited.
+        settings: the power limit and the memory's clock, where they are not as usual on the board.
         mig: `slice` for a slice, `enabled` or `disabled` for a whole GPU, empty if it is not known.
     """
 
@@ -62,6 +64,7 @@ class CudaDevice(msgspec.Struct, frozen=True, kw_only=True):
     shared_bytes: int
     compute_mode: str = "default"
     mig: str = ""
+    settings: dict[str, int] = {}
 
 
 class DeviceQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,7 +226,7 @@ def query_with(variables: tuple[tuple[str, str | None], ...]) -> DeviceQuery:
 
 
 def _understood(answer: dict[str, object], visible: str | None) -> DeviceQuery:
-    rows = msgspec.convert(answer["devices"], list[dict[str, int | str]])
+    rows = msgspec.convert(answer["devices"], list[dict[str, Any]])
     devices = tuple(
         msgspec.convert(
             row

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -198,6 +199,7 @@ class Cuda(Family):
                 l2_bytes=d.l2_bytes,
                 memory_bytes=d.memory_bytes,
                 driver=query.driver_text or str(query.driver),
+                settings=d.settings,
             )
             for d in query.devices
         ]
@@ -292,11 +294,20 @@ def peak_rates(unit: str) -> tuple[float, float]:
 
 
 def device_of(
-    *, name: str, uuid: str, capability: int, sm_count: int, l2_bytes: int, memory_bytes: int, driver: str
+    *,
+    name: str,
+    uuid: str,
+    capability: int,
+    sm_count: int,
+    l2_bytes: int,
+    memory_bytes: int,
+    driver: str,
+    settings: Mapping[str, int] = MappingProxyType({}),
 ) -> Device:
-    """The record of a GPU. Equal GPUs with the same branch of the driver differ only in the unit.
+    """The record of a GPU. Equal GPUs with the same branch of the driver and the same settings differ in the unit only.
 
-    Later releases of a branch only correct faults. Its compiler, and what it supports, stay the same.
+    Later releases of a branch only correct faults. Its compiler, and what it supports, stay the same. `settings` are
+    those that are not as usual on the board. So records of usual boards do not name them.
     """
     identity: dict[str, str | int] = {
         "name": name,
@@ -305,5 +316,6 @@ def device_of(
         "l2_bytes": l2_bytes,
         "memory_gib": round(memory_bytes / (1 << 30)),
         "driver": driver.partition(".")[0],
+        **settings,
     }
     return msgspec.structs.replace(make_device("cuda", name, f"{sm_count}sm", identity, uuid), driver=driver)

@@ -6,9 +6,11 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from places import ROOT
 
+from aot_tune.bench.devices.cuda import FAMILY
 from aot_tune.compile import visible_gpus
 from aot_tune.compile.nvcc import NvccToolchain
 from aot_tune.compile.visible_gpus import DeviceQuery, check_driver, check_usable, visible_devices
@@ -65,6 +67,16 @@ int cuDeviceGetAttribute(int* out, int what, int d) {
        : what == 76 ? gpus[d].capability % 10 : what == 97 ? 232448 : -1;
   return 0;
 }
+// NVML: it is not there without STUB_POWER
+int nvmlInit_v2() { return number("STUB_POWER", 0) ? 0 : 1; }
+int nvmlShutdown() { return 0; }
+int nvmlSystemGetDriverVersion(char* out, unsigned size) { snprintf(out, size, "580.95.05"); return 0; }
+int nvmlDeviceGetHandleByUUID(const char*, void** handle) { *handle = nullptr; return 0; }
+int nvmlDeviceGetMigMode(void*, unsigned* now, unsigned* then) { *now = *then = 0; return 0; }
+int nvmlDeviceGetPowerManagementLimit(void*, unsigned* to) { *to = number("STUB_POWER", 0) * 1000; return 0; }
+int nvmlDeviceGetPowerManagementDefaultLimit(void*, unsigned* to) { *to = 700000; return 0; }
+int nvmlDeviceGetApplicationsClock(void*, unsigned kind, unsigned* to) { *to = kind == 2 ? 2619 : 0; return 0; }
+int nvmlDeviceGetDefaultApplicationsClock(void*, unsigned, unsigned* to) { *to = 3201; return number("STUB_OLD", 0); }
 int cuCtxCreate_v2() { abort(); }
 int cuDevicePrimaryCtxRetain() { abort(); }
 }
@@ -78,6 +90,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("driver")
     (folder / "libcuda.cpp").write_text(DRIVER)
     subprocess.check_call(["g++", "-O1", "-shared", "-fPIC", "-o", folder / "libcuda.so.1", folder / "libcuda.cpp"])
+    (folder / "libnvidia-ml.so.1").symlink_to("libcuda.so.1")
     return folder
 
 
@@ -113,6 +126,22 @@ def test_a_gpu(ask: Callable[..., DeviceQuery]) -> None:
     assert gpu.compute_mode == "default"
     assert [t.name for t in NvccToolchain(dict(os.environ)).native()] == ["cuda-sm_90", "cuda-sm_90a"]
     assert [d.name for d in ask("A|90|0|3", "B|90|0|4", "C|90|0|5", visible="2,0").devices] == ["C", "A"]
+
+
+def test_settings_of_a_board_that_are_not_the_usual_ones_make_another_device(ask: Callable[..., DeviceQuery]) -> None:
+    digests = set()
+    for watts, old, settings in (
+        (0, 0, {}),
+        (700, 1, {}),
+        (650, 1, {"power_watts": 650}),
+        (700, 0, {"memory_mhz": 2619}),
+    ):
+        query = ask(H200, POWER=watts, OLD=old)
+        assert query.devices[0].settings == settings
+        (device,) = FAMILY.devices(1)
+        assert device.identity.items() >= settings.items()
+        digests.add(msgspec.structs.replace(device, identity={**device.identity, "driver": ""}).digest)
+    assert len(digests) == 3
 
 
 def test_a_value_that_leaves_nothing_is_named(ask: Callable[..., DeviceQuery]) -> None:
