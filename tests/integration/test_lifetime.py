@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from environments import ROOT
 from project import Project
 from traces import read_trace
 
@@ -25,6 +26,87 @@ def python(code: str, *folders: Path, status: int = 0, **given: str) -> str:
     done = subprocess.run(run, env=env, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
     return done.stdout + done.stderr
+
+
+STATE = """
+import ctypes, os, resource
+import numpy as np
+c, maths = ctypes.CDLL(None), ctypes.CDLL("libm.so.6")
+
+def action(number):
+    found = ctypes.create_string_buffer(256)
+    c.sigaction(number, None, found)
+    return found.raw[:16], found.raw[136:140]  # what it does, the mask, flags
+
+def state():
+    "What all code of a process shares. Of the arithmetic's words, flags of what happened do not count."
+    words, variables = ctypes.create_string_buffer(64), ctypes.POINTER(ctypes.c_char_p).in_dll(c, "environ")
+    maths.fegetenv(words)
+    tasks = os.listdir("/proc/self/task")
+    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return {
+        "arithmetic": [words.raw[:2], int.from_bytes(words.raw[28:32], "little") & 0xFFC0],
+        "children": [open(f"/proc/self/task/{task}/children").read() for task in tasks],
+        "environment": variables[:next(n for n in range(10000) if variables[n] is None)],
+        "folder": os.getcwd(),
+        "limits": [resource.getrlimit(number) for number in range(16)],
+        "mask": status["Umask"],
+        "signals": [*map(action, range(1, 65)), status["SigBlk"], status["SigIgn"], status["SigCgt"]],
+        "threads": tasks,
+    }
+
+before = state()
+WORK
+after = state()
+print(*(name for name in before if before[name] != after[name]))
+"""
+MEDDLER = """
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xmmintrin.h>
+static void handle(int) {}
+static void* rest(void* nothing) { return pause(), nothing; }
+__attribute__((constructor)) static void meddle() {
+  pthread_t thread;
+  rlimit limit = {};
+  signal(SIGUSR1, handle);
+  setenv("OMP_WAIT_POLICY", "passive", 1);
+  pthread_create(&thread, nullptr, rest, nullptr);
+  if (fork() == 0) prctl(PR_SET_PDEATHSIG, SIGKILL), pause();
+  _mm_setcsr(_mm_getcsr() | 0x8040);
+  setrlimit(RLIMIT_CORE, &limit);
+  umask(0);
+  if (chdir("/") != 0) abort();
+}
+"""
+CALLS = """
+import aot_tune, face
+for n in (1, 2000, 2000, 2000):
+    face.twice(np.ones(n, np.float32))
+face.explain("twice", N=5)
+try:
+    face.twice(np.ones(5))
+except TypeError:
+    pass
+"""
+
+
+def test_import_and_calls_change_nothing_of_the_process(built: Path, tmp_path: Path) -> None:
+    """Nor do they write files. OpenMP, whose threads stay, has none. A library that changes all of it is told."""
+    home, source, library = tmp_path / "home", tmp_path / "meddler.cpp", tmp_path / "meddler.so"
+    home.mkdir()
+    given = {"HOME": str(home), "XDG_CACHE_HOME": "", "AOT_TUNE_CACHE_DIR": "", "OMP_THREAD_LIMIT": "1"}
+    assert python(STATE.replace("WORK", CALLS), built, ROOT, **given) == "\n"
+    assert not [*home.iterdir()]
+    source.write_text(MEDDLER)
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", library, source], check=True)
+    found = python(STATE.replace("WORK", f"ctypes.CDLL({str(library)!r})"), **given)
+    assert found == "arithmetic children environment folder limits mask signals threads\n"
 
 
 def test_a_child_of_fork_calls_what_its_parent_called(built: Path) -> None:
