@@ -48,7 +48,7 @@ class CpuKernel:
             {n: a.shape for n, a in arrays.items()},
             {n: tuple(s // a.itemsize for s in a.strides) for n, a in arrays.items()},
             {s.name: s.sample for s in self.operator.scalars} | dict(scalars or {}),
-            {},
+            {x.name: 0 for x in self.operator.attributes},
         )
         size = self._loaded.workspace_bytes(arguments)
         workspace = Region(size) if size else None
