@@ -30,6 +30,7 @@ _BUILT_IN = {
     "triton": "triton_toolchain:TritonToolchain",
     "cublaslt": "vendor_calls:Cublaslt",
     "cudnn": "vendor_calls:Cudnn",
+    "cblas": "vendor_calls:Cblas",
 }
 """Backends and their classes, in the form of entry points. A build from source has no entry points of its own."""
 _FUNCTION = re.compile(r"\b(aot_tune_\w+_(?:launch|workspace))\(")

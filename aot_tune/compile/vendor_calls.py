@@ -1,6 +1,6 @@
-"""Calls of vendors' libraries. They are host code only, which the C++ compiler compiles for the targets of CUDA.
+"""Calls of vendors' libraries. They are host code only, which the C++ compiler compiles, also for the targets of CUDA.
 
-A library is not needed to compile or to link. An object finds it with dlopen when it is first called.
+A library is not needed to compile or to link. An object finds it when it is first called.
 """
 
 from __future__ import annotations
@@ -16,29 +16,26 @@ from aot_tune.spec import CompileOptions, Target
 
 
 class VendorCalls(Toolchain):
-    """The C++ compiler for the baseline CPU, with the targets of the CUDA compiler, for calls of one library."""
+    """The C++ compiler for calls of one library, with the targets of the toolchain that `beside` names."""
 
     only_calls = True
+    beside = "nvcc"
 
     def targets(self) -> tuple[Target, ...]:
-        return self._cuda().targets()
-
-    def native(self) -> tuple[Target, ...]:
-        return self._cuda().native()
+        return toolchain_for(self.beside, self._env()).targets()
 
     def identity(self) -> dict[str, str]:
         return self._cxx().identity()
 
     def device_identity(self, identity: Mapping[str, str]) -> dict[str, str]:
-        """Nothing: the compiler only makes code that calls the library."""
+        """Nothing: for a GPU, the compiler only makes code that calls the library."""
         del identity
         return {}
 
     def recipe(self, target: Target) -> dict[str, object]:
-        """The C++ compiler's recipe for every x86-64 CPU, whatever the GPU."""
-        del target
+        """The C++ compiler's recipe: for a GPU, that for every x86-64 CPU."""
         cxx = self._cxx()
-        return cxx.recipe(cxx.baselines()[0])
+        return cxx.recipe(target if target.on_host else cxx.baselines()[0])
 
     def compile(
         self,
@@ -48,8 +45,9 @@ class VendorCalls(Toolchain):
         timeout: float,
         options: CompileOptions = NO_OPTIONS,  # noqa: ARG002 - declarations refuse them
     ) -> Object:
-        del target
         cxx = self._cxx()
+        if target.on_host:
+            return cxx.compile(source, target, out, timeout)
         compiled = cxx.compile(source, cxx.baselines()[0], out, timeout)
         # A GPU runs the library's code. The digest of the source tells which of its algorithms that is.
         return msgspec.structs.replace(compiled, device=hashlib.sha256(self.name.encode()).hexdigest())
@@ -59,9 +57,6 @@ class VendorCalls(Toolchain):
 
     def _cxx(self) -> Toolchain:
         return toolchain_for("cxx", self._env())
-
-    def _cuda(self) -> Toolchain:
-        return toolchain_for("nvcc", self._env())
 
 
 class Cublaslt(VendorCalls):
@@ -74,3 +69,10 @@ class Cudnn(VendorCalls):
     """NVIDIA's library of neural networks, of which attention is used."""
 
     name = "cudnn"
+
+
+class Cblas(VendorCalls):
+    """The CBLAS that a process has loaded on a CPU, such as numpy's OpenBLAS."""
+
+    name = "cblas"
+    beside = "cxx"

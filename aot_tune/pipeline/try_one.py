@@ -158,7 +158,7 @@ def _variants(
     for kernel in kernels_for(session, operator, target):
         if kernel.name != kernel_name:
             continue
-        if kernel.algorithms is not None:  # only the device's library tells these
+        if kernel.algorithms is not None and not kernel.listed:  # only the device's library tells these
             if device is not None:
                 yield from vendor_variants(session, operator, target, device)
             continue

@@ -26,7 +26,7 @@ from .cuda.wgmma.bf16x6_kernels import BF16X6_KERNELS
 from .cuda.wgmma.wgmma_kernels import WGMMA_KERNELS
 from .cutlass.cutlass_kernels import CUTLASS_KERNELS
 from .triton.triton_kernels import TRITON_KERNELS
-from .vendor.vendor_kernels import ANY_STRIDES, CUBLASLT, EPILOGUE, THEN_EPILOGUE
+from .vendor.vendor_kernels import ANY_STRIDES, CBLAS, CUBLASLT, EPILOGUE, THEN_EPILOGUE
 from .workload import cpu_workload, cuda_workload
 
 M, N, K = dims("M N K")
@@ -98,6 +98,7 @@ operator = Operator(
     ),
     kernels=(
         *CPU_KERNELS,
+        *CBLAS,
         *CUDA_KERNELS,
         *THIN_KERNELS,
         *WGMMA_KERNELS,

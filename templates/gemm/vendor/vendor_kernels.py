@@ -130,6 +130,37 @@ THEN_EPILOGUE = (
 )
 
 
+def no_algorithms(problem: Problem) -> None:
+    """A CBLAS tells of no algorithms: it chooses."""
+    del problem
+
+
+_BY_ROWS = (*FACTORS, stride("out", 1) == 1, stride("out", 0) >= N)
+
+# The CBLAS of the process, on CPUs: alone, and as users would write the rest.
+CBLAS = (
+    Kernel(
+        "cblas",
+        "gemm/vendor/cblas.cpp.j2",
+        backend="cblas",
+        dtypes={"T": ("f32",)},
+        listed=table("EPILOGUE", (False,)),
+        algorithms=no_algorithms,
+        requires=(*_BY_ROWS, ACTIVATION == NONE, (present("bias") == 0) & (present("residual") == 0)),
+    ),
+    Kernel(
+        "cblas_then_epilogue",
+        "gemm/vendor/cblas.cpp.j2",
+        backend="cblas",
+        stages=("cblas", "epilogue"),
+        dtypes={"T": ("f32",)},
+        listed=table("EPILOGUE", (True,)),
+        requires=_BY_ROWS,
+        worthwhile=(EPILOGUE.applies,),
+    ),
+)
+
+
 # Where the others take nothing, or the library what is slow to read: any strides and addresses, by copies where needed.
 ANY_STRIDES = Kernel(
     "cublaslt_any",

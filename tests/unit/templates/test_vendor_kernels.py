@@ -5,17 +5,23 @@ What has kernels of its own, copies of factors and an epilogue, runs on the host
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from bundled import OPERATORS
+from cpu_kernels import TARGETS, CpuKernel
 from stand_ins import build, with_cublaslt
 from vendor_calls import Call, OnHost, render
 
+from aot_tune.bench.worker.loaded_objects import RefusedError
+from aot_tune.bench.worker.process_state import openmp_threads
 from aot_tune.compile.object_files import symbols_of, why_unlinkable
 from aot_tune.compile.toolchain import toolchain_for
 from aot_tune.render import Renderer, candidate_for
@@ -327,3 +333,31 @@ def test_problems_are_products_in_the_layouts_that_they_say() -> None:
     assert {name: found.get(name, wanted[name]) for name in wanted} == wanted
     shared: Any = algorithms(problem(B=6, M=8, N=16, K=24, strides={"b": (0, 16, 1)}))
     assert shared["next_b"] == 0
+
+
+@pytest.mark.parametrize("kernel", ["cblas", "cblas_then_epilogue"])
+def test_the_cblas_of_the_process_serves_where_it_has_no_threads_of_its_own(tmp_path: Path, kernel: str) -> None:
+    config = dict(GEMM.kernel(kernel).listed[0])
+    candidate = CpuKernel(tmp_path, [bundled_templates()], GEMM, kernel, TARGETS[0], config, {"T": "f32"})
+    loaded = next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "openblas" in line)
+    blas = ctypes.CDLL(loaded)
+    before = blas.scipy_openblas_get_num_threads64_()
+    rng = np.random.default_rng(1)
+    a, b, bias, residual = (rng.random(s, np.float32) for s in ((53, 70), (70, 131), (131,), (53, 131)))
+    wide = np.empty((53, 140), np.float32)
+    more = {"bias": bias, "residual": residual} if kernel != "cblas" else {}
+    wanted = a @ b + sum(more.values())
+    try:
+        blas.scipy_openblas_set_num_threads64_(1)
+        layouts = (a, np.asfortranarray(a)), (b, np.asfortranarray(b), np.tile(b, 2)[:, :131])
+        for left, right, threads in itertools.product(*layouts, (1, 2, 6)):
+            wide.fill(np.nan)
+            with openmp_threads(threads):
+                assert candidate(a=left, b=right, **more, out=wide[:, :131]) == 0
+            np.testing.assert_allclose(wide[:, :131], wanted, rtol=1e-5)
+            assert np.isnan(wide[:, 131:]).all()
+        blas.scipy_openblas_set_num_threads64_(2)
+        with pytest.raises(RefusedError):
+            candidate(a=a, b=b, **more, out=wide[:, :131])
+    finally:
+        blas.scipy_openblas_set_num_threads64_(before)
