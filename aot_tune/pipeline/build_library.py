@@ -153,8 +153,8 @@ def build_with(session: Session, plan: Plan, directory: Path) -> Report:
         granted=session.time.load.granted,
     )
     with session.time.stage("writing the library"):
-        report = finish(session, directory, chosen, generics)
-        keep_texts(session, _kept(session, chosen, generics))
+        kept = keep_texts(session, _kept(session, chosen, generics))
+        report = finish(session, directory, chosen, generics, kept)
     if plan.options.mode in ("auto", "tune"):
         save_records(session, {name: evidences for name, evidences in evidence.items() if name in session.operators})
     return report

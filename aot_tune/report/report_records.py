@@ -299,7 +299,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     empty otherwise, so that a build that measures nothing gives the same report every time. So is `memory`, which has
     the control group as a whole if it is limited, and the kinds of processes, the largest first. `units` are what the
     driver calls the devices that were measured on (UUIDs). A record does not have them, so neither has a replay.
-    `made` is the UTC date and time of a build that measured. `version` is that of aot_tune.
+    `kept` are the files below the folder of AOT_TUNE_KEEP. `made` is the UTC date and time of a build that measured.
+    `version` is that of aot_tune.
     """
 
     library: str
@@ -315,6 +316,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     spent: tuple[TimeSpent, ...] = ()
     memory: tuple[MemoryPeak, ...] = ()
     units: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
     machine: tuple[DeviceRow, ...] = ()
     made: str = ""
     version: str = ""

@@ -265,6 +265,7 @@ def format_report(report: Report, *, failures: int = 5, candidates: bool = False
         lines += [f"policy    {name}", *(line for text in words for line in _WRAPPED.wrap(text))]
     held = ", ".join(f"{size_text(peak.bytes)} in {peak.what}" for peak in report.memory)
     lines += [f"memory    at most {held}"] if held else []
+    lines += [f"kept      {len(report.kept)} files (AOT_TUNE_KEEP), such as {report.kept[0]}"] if report.kept else []
     spent = [line for text in _spent(report) for line in _WRAPPED.wrap(text)]
     lines += [f"time{line[4:]}" for line in spent[:1]] + spent[1:]
     lines += [f"NOTE      {note}" for note in report.general_notes]

@@ -48,23 +48,27 @@ _FACTS = ("cores", "threads", "caches", "sm_count", "memory_gib", "driver")
 """What a report says of a device."""
 
 
-def keep_texts(session: Session, variants: Iterable[Variant]) -> None:
-    """Write variants' texts below the folder AOT_TUNE_KEEP, if set: `<library>/<operator>/<variant>.<ending>`."""
+def keep_texts(session: Session, variants: Iterable[Variant]) -> list[str]:
+    """Write variants' texts below the folder AOT_TUNE_KEEP, if set: `<library>/<operator>/<variant>.<ending>`.
+
+    Returns the files, below that folder.
+    """
     if not session.options.keep:
-        return
+        return []
     top = Path(session.options.keep) / session.plan.name
     wanted = {e.candidate.id: e for e in variants if e.compiled}
     with ThreadPoolExecutor(max(1, session.jobs_of("nvcc").count)) as threads:
         try:
-            count = sum(threads.map(lambda variant: _keep(session, top, variant), wanted.values()))
+            files = [f for kept in threads.map(lambda v: _keep(session, top, v), wanted.values()) for f in kept]
         except OSError as error:  # this must not end a build
             session.progress.line(f"AOT_TUNE_KEEP: NOTHING KEPT below {top}: {error.strerror}")
-            return
-    session.progress.line(f"kept {count} files of {len(wanted)} variants below {top} (AOT_TUNE_KEEP)")
+            return []
+    session.progress.line(f"kept {len(files)} files of {len(wanted)} variants below {top} (AOT_TUNE_KEEP)")
+    return sorted(files)
 
 
-def _keep(session: Session, top: Path, variant: Variant) -> int:
-    """Write the texts of a variant. Returns how many files these are."""
+def _keep(session: Session, top: Path, variant: Variant) -> list[str]:
+    """Write the texts of a variant. Returns the files."""
     candidate = variant.candidate
     folder, name = top / candidate.operator, variant.name
     folder.mkdir(parents=True, exist_ok=True)
@@ -77,7 +81,7 @@ def _keep(session: Session, top: Path, variant: Variant) -> int:
         temporary = folder / f".{name}.{ending}.{os.getpid()}"
         temporary.write_bytes(text)
         temporary.replace(folder / f"{name}.{ending}")
-    return len(texts)
+    return [str(Path(top.name, candidate.operator, f"{name}.{ending}")) for ending in texts]
 
 
 def _debuggable(session: Session, variants: Sequence[Variant]) -> tuple[Variant, ...]:
@@ -234,9 +238,13 @@ def _told(failures: Sequence[DroppedCandidate]) -> list[str]:
 
 
 def finish(
-    session: Session, directory: Path, chosen: Mapping[str, Sequence[Chosen]], generics: Mapping[str, Sequence[Variant]]
+    session: Session,
+    directory: Path,
+    chosen: Mapping[str, Sequence[Chosen]],
+    generics: Mapping[str, Sequence[Variant]],
+    kept: Sequence[str] = (),
 ) -> Report:
-    """Write the library's sources, objects and manifest, and the report, into `directory`."""
+    """Write the library's sources, objects and manifest, and the report, into `directory`. `kept`: see `keep_texts`."""
     tables = []
     reports: list[OperatorReport] = []
     devices = {d.digest: d for d in (*session.devices, *(r.device for r in session.databases))}
@@ -280,6 +288,7 @@ def finish(
         machine=tuple(_device_row(d, members) for d in used),
         made=datetime.now(timezone.utc).isoformat(" ", "minutes") if session.time.rows() else "",
         version=__version__,
+        kept=tuple(kept),
         notes=(
             *_remarks(session),
             *sorted({f"{r.operator}: {r.note}" for r in reports if r.note}),

@@ -19,6 +19,8 @@ from aot_tune.build import build_wheel
 from aot_tune.cli.main import main
 from aot_tune.pipeline.build_library import build
 from aot_tune.report import read_report
+from aot_tune.report.report_records import Report
+from aot_tune.report.report_text import format_report
 from aot_tune.support.errors import AotTuneError, BuildError, RenderError
 
 needs_nvcc = pytest.mark.skipif(bool(MISSING), reason=MISSING)
@@ -236,6 +238,9 @@ def test_texts_of_kept_variants_are_kept_on_request(tmp_path: Path, capsys: pyte
     assert f"{variant['symbol']}_launch(" in held[f"{variant['name']}.cpp"]
     assert f"{variant['symbol']}_launch:" in held[f"{variant['name']}.s"]
     assert "kept 2 files of 1 variants below" in capsys.readouterr().out
+    report = msgspec.json.decode((folder / "report.json").read_bytes(), type=Report)
+    assert report.kept == tuple(sorted(f"ops/twice/{name}" for name in held))
+    assert f"kept      2 files (AOT_TUNE_KEEP), such as {report.kept[0]}" in format_report(report)
     (tmp_path / "file").write_text("")
     build(of_mode(templates, "generic", AOT_TUNE_KEEP=str(tmp_path / "file" / "kept")))  # which costs no library
     assert "AOT_TUNE_KEEP: NOTHING KEPT below" in capsys.readouterr().out
