@@ -61,8 +61,8 @@ class Object(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             They are empty for files that were looked for but missing, and until the cache has read the files.
         resources: bytes: `text` of the object, `stack` of its deepest function, `memory` at the compiler's peak. For a
             GPU they are of the worst kernel, and also have `registers` of a thread (a count), `spill_bytes`, and
-            `shared`, as far as the compiler knows it. What a launch adds is only known of Triton's kernels. It is
-            `dynamic_shared`, a part of `shared`.
+            `shared`, as far as the compiler knows it. Of Triton's kernels `dynamic_shared`, a part of `shared`, is what
+            a launch adds. See also `Variant.resources`.
     """
 
     key: str = ""

@@ -82,6 +82,14 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
         return 0 if self.object is None else self.object.resources.get("text", 0)
 
     @property
+    def resources(self) -> dict[str, int]:
+        """What its code uses, see `Object.resources`, with the dynamic shared memory that is declared."""
+        known = {} if self.object is None else self.object.code_resources
+        if not known or not self.rendered.shared:
+            return known
+        return known | {"shared": known.get("shared", 0) + self.rendered.shared, "dynamic_shared": self.rendered.shared}
+
+    @property
     def code(self) -> str:
         """The digest of the code that measurements refer to; empty without an object and a record."""
         return self.recorded if self.object is None else self.object.code

@@ -69,7 +69,7 @@ def _operator(table: OperatorTable) -> dict[str, object]:
 def _variant(v: Variant, table: OperatorTable) -> dict[str, object]:
     candidate, compiled = v.candidate, v.made
     device = {"device": compiled.device} if compiled.device else {}
-    details = {"resources": compiled.code_resources, "roofline": dict(table.rooflines.get(v.name, {}))}
+    details = {"resources": v.resources, "roofline": dict(table.rooflines.get(v.name, {}))}
     return {
         "name": v.name,
         "symbol": v.symbol,

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from aot_tune.expr.integer_expressions import Ratio, Root
+from aot_tune.expr.integer_expressions import Ratio, Root, as_expr
 from aot_tune.render.candidate import Candidate, requirements
 from aot_tune.render.environment import Environment, Hooks, SourceLine, map_lines, mark_lines
 from aot_tune.render.template_functions import NARROW, SYMBOL, TENSOR, CudaFunctions, CxxFunctions, cpp_text
@@ -79,7 +79,8 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
     algorithm of that alone. `symbol` is the candidate's, whatever its source.
 
     `lines` holds, for each line of `source`, the template and line that it came from. `compile` is what it is compiled
-    with beside what every candidate is.
+    with beside what every candidate is. `shared`: bytes of dynamic shared memory that its launches are
+    declared to take, at most; 0 where only C++ or a call tells.
     """
 
     candidate: Candidate
@@ -89,6 +90,7 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
     lines: Sequence[SourceLine]
     requires: tuple[Expr, ...] = ()
     compile: CompileOptions = CompileOptions()
+    shared: int = 0
 
 
 class Renderer:
@@ -196,7 +198,17 @@ def _rendered(
         lines=lines,
         requires=requires,
         compile=options,
+        shared=_declared_shared(operator.kernel(candidate.kernel), candidate, target),
     )
+
+
+def _declared_shared(kernel: Kernel, candidate: Candidate, target: Target) -> int:
+    """The most dynamic shared memory of a kernel's functions, as far as config and target alone decide it."""
+    facts: dict[str, int] = {f"parameter.{name}": int(v) for name, v in candidate.config.items() if isinstance(v, int)}
+    facts |= {f"target.{name}": value for name, value in target.facts.items()}
+    stated = [f.shared for f in kernel.functions if isinstance(f, CudaFunction)]
+    expressions = [as_expr(s) for s in stated if not isinstance(s, Code)]
+    return max((e.evaluate(facts) for e in expressions if e.facts() <= facts.keys()), default=0)
 
 
 def _native_source(

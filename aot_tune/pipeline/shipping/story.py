@@ -110,11 +110,6 @@ class Rooflines:
         return sum(candidate in row for row in self._times.values())
 
 
-def _resources_of(variant: Variant) -> dict[str, int]:
-    """The resources of a candidate's code; empty if it was not compiled."""
-    return variant.object.code_resources if variant.object is not None else {}
-
-
 def _candidate_rows(evidence: Evidence, rooflines: Rooflines) -> tuple[CandidateRow, ...]:
     """The timed candidates, those nearest to the roofline first."""
     timed = {c: (count, rooflines.best_of(c)) for c in evidence.variants if (count := rooflines.timed(c))}
@@ -123,7 +118,7 @@ def _candidate_rows(evidence: Evidence, rooflines: Rooflines) -> tuple[Candidate
             name=evidence.variants[c].name,
             label=evidence.variants[c].candidate.label,
             problems=count,
-            resources=_resources_of(evidence.variants[c]),
+            resources=evidence.variants[c].resources,
             roofline=None if best is None else best.share,
             where="" if best is None else best.problem,
         )
@@ -476,7 +471,7 @@ def _variant_row(
         wins=wins,
         rebuilt=evidence is not None and variant.rebuilt,
         varies=any(m.bitwise is False for m in measured),
-        resources=_resources_of(variant),
+        resources=variant.resources,
         roofline=best.share if best is not None else None,
         kernel=variant.candidate.kernel,
     )

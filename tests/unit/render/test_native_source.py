@@ -12,6 +12,7 @@ from authors import FIELDS, HEAD, OnHost, project, rendered
 from nvcc_sources import MISSING
 from places import GOLDEN
 
+from aot_tune.compile import Object, Variant
 from aot_tune.compile.diagnostics import first_error
 from aot_tune.compile.nvcc import NvccToolchain
 from aot_tune.compile.object_files import public_functions
@@ -64,7 +65,8 @@ sizes = Struct("Sizes", {"rows": R, "columns": D, "more.factor": "factor"})
 )
 SPLIT_KERNELS = """(
     Kernel("generic", listed=table("SPLIT", (3,)), generic=True, function=(
-        CudaFunction("csrc/own.cu:partial", ("x", parts, visits, sizes, None), grid=(R, parameter("SPLIT")), block=2),
+        CudaFunction("csrc/own.cu:partial", ("x", parts, visits, sizes, None), grid=(R, parameter("SPLIT")), block=2,
+                     shared=parameter("SPLIT") * 16),
         CudaFunction("csrc/own.cu:combine", (parts, visits, "out", sizes), grid=R),
     )),
 )"""
@@ -108,12 +110,15 @@ def test_what_does_not_fit_goes_to_the_next_variant(tmp_path: Path, change: str,
 
 def test_several_functions_share_buffers_and_pass_structs(tmp_path: Path) -> None:
     own = project(tmp_path, SPLIT_KERNELS, {"csrc/own.cu": SPLIT}, SPLIT_HEAD)
-    call = OnHost(tmp_path / "host", rendered(own, "generic", "cuda-ptx_80")[1])
+    made = rendered(own, "generic", "cuda-ptx_80")[1]
+    code = Object(status="ok", resources={"registers": 8, "shared": 32, "text": 900})
+    assert Variant(rendered=made, object=code).resources == {"registers": 8, "shared": 80, "dynamic_shared": 48}
+    call = OnHost(tmp_path / "host", made)
     x, out = arrays(5, 11)
     assert call((x, out), ctypes.c_float(0.5)) == 0
     np.testing.assert_array_equal(out, x * np.float32(0.5))
     assert call.workspace == 768 + 256  # 3 x 5 x 11 floats and 5 counters, each in whole 256 bytes
-    assert call.noted == ["zero 256", "grid 5 3 1 block 2 1 1 shared 0", "grid 5 1 1 block 1 1 1 shared 0"]
+    assert call.noted == ["zero 256", "grid 5 3 1 block 2 1 1 shared 48", "grid 5 1 1 block 1 1 1 shared 0"]
 
 
 TRAITS = """
