@@ -22,14 +22,19 @@ _REFUSED = (
     ),
     (
         re.compile(
-            r"-f(?:abi-version|pack-struct|short-enums|short-wchar|no-pic|no-PIC|no-pie|lto|whole-program)\b|-mabi="
-            r"|-m(?:no-)?(?:ms-bitfields|align-double)|-malign-|-mlong-double|-flto"
+            r"-f(?:abi-version|pack-struct|short-enums|short-wchar|no-pic|no-PIC|no-pie|whole-program)\b|-mabi="
+            r"|-m(?:no-)?(?:ms-bitfields|align-double)|-malign-|-mlong-double"
         ),
         "it changes the ABI: the function would not get what the library passes",
         "leave it out",
     ),
     (
-        re.compile(r"-(?:c|E|S|o.*|M\w*|x.*|###)\Z|--coverage|-fprofile-(?:arcs|generate)|-(?:shared|static|r)\Z|--?(?:rdc|relocatable-device-code)\b|-dc\Z|-dlto|-dlink"
+        re.compile(r"-f(?:no-)?lto\b|--?dlink-time-opt\b|-dlto\b"),
+        "a candidate is one file with all of its code, so a link has nothing left to optimise",
+        "leave it out, and include the files of the functions that it calls",
+    ),
+    (
+        re.compile(r"-(?:c|E|S|o.*|M\w*|x.*|###)\Z|--coverage|-fprofile-(?:arcs|generate)|-(?:shared|static|r)\Z|--?(?:rdc|relocatable-device-code)\b|-dc\Z|-dlink"
                    r"|--?(?:compile|preprocess|ptx|cubin|fatbin|lib|run|output-file|keep|dryrun)\b"),
         "the compiler must make one object that needs no further step, and this option changes what it makes",
         "leave it out",
@@ -90,7 +95,7 @@ class CompileOptions:
         include_directories: folders of headers. They are searched in this order, before the compiler's own. They are
             below the project's folder or absolute, such as `package_folder("flashinfer") / "include"`.
         definitions: macros of the preprocessor, name to value. None and True define a macro without a value.
-        options: options of the compiler, such as `-std=c++20`, `--use_fast_math`, `-Xcompiler=-fno-strict-aliasing`.
+        options: options of the compiler, such as `-std=c++20`, `--fmad=false`, `-Xcompiler=-fno-strict-aliasing`.
             The target decides which instructions may be used.
         libraries: libraries to link with: names, such as `cublas` for `-lcublas`, or paths.
     """

@@ -129,6 +129,7 @@ def test_what_may_not_be_given_is_told_before_anything_is_compiled(folder: Path,
     for argument, said in (
         ("--compile-option=-march=native", "COMPILE_OPTIONS: option '-march=native' is not allowed"),
         ("--compile-option=-fpack-struct", "it changes the ABI"),
+        ("--compile-option=-flto=auto", "a link has nothing left to optimise"),
         ("--compile-option=--coverage", "this option changes what it makes"),
         ("--compile-option=$<IF:1,-O2,-O3>", "the only generator expression that is understood"),
         ("--include-directory=/nowhere/at/all", "which is not a folder"),

@@ -1,6 +1,8 @@
 """The CUDA toolchain with a real nvcc: objects, their symbols, resources and places, and linking. No GPU is needed."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ from processes import program
 
 from aot_tune.compile import target_by_name
 from aot_tune.compile.nvcc import NvccToolchain
+from aot_tune.spec import CompileOptions
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
@@ -63,7 +66,7 @@ def test_only_the_functions_of_a_candidate_stay_global(objects: dict[str, Path])
 
 def test_resources_are_those_of_the_worst_kernel_and_headers_are_named_without_their_folder(tmp_path: Path) -> None:
     text = f"""
-__global__ void small(float* x) {{ x[threadIdx.x] = 1; }}
+__global__ void small(float* x) {{ x[threadIdx.x] = x[0] * x[1] + x[2]; }}
 __global__ void shared(float* x) {{
   __shared__ float s[3000];
   s[threadIdx.x] = x[threadIdx.x];
@@ -80,7 +83,8 @@ __global__ void __launch_bounds__(1024, 2) spills(const float* x, float* y) {{
 }}
 {API} int f_launch(float* x) {{ small<<<1, 1>>>(x); shared<<<1, 256>>>(x); spills<<<1, 1024>>>(x, x); return 0; }}
 """
-    outcome = NvccToolchain().compile(text, target_by_name("cuda-sm_80"), tmp_path / "object.o", 60)
+    path, options = tmp_path / "object.o", CompileOptions(options=("--fmad=false",))
+    outcome = NvccToolchain().compile(text, target_by_name("cuda-sm_80"), path, 60, options)
     assert "cuda:cuda_runtime.h" in outcome.includes
     assert all(name.startswith(("cuda:", "/")) for name in outcome.includes)
     assert not any(name.startswith(NvccToolchain().toolkit().include) for name in outcome.includes)
@@ -92,6 +96,19 @@ __global__ void __launch_bounds__(1024, 2) spills(const float* x, float* y) {{
     assert resources["stack"] > 0
     assert 2000 < resources["text"] < 100_000
     assert resources["memory"] > 1 << 20
+    told = objdump(path, "-res-usage")
+    for name, word in (("registers", "REG"), ("stack", "STACK"), ("shared", "SHARED")):
+        assert resources[name] == max(map(int, re.findall(rf"\b{word}:(\d+)", told))), told
+    assert "FMUL" in (sass := objdump(path, "-sass"))
+    assert "FFMA" not in sass
+
+
+def objdump(path: Path, option: str) -> str:
+    """What NVIDIA's own tool says of an object."""
+    folders = [*os.environ["PATH"].split(os.pathsep), *(f"{p}/triton/backends/nvidia/bin" for p in sys.path)]
+    tool = shutil.which("cuobjdump", path=os.pathsep.join(folders))
+    assert tool is not None, "no cuobjdump in the toolkit or in Triton's wheel"
+    return subprocess.check_output([tool, option, path], text=True)
 
 
 NO_WHEELS = "no wheels nvidia-cuda-nvcc, -runtime and -cccl: install them, or name folders in AOT_TUNE_TEST_NVCC"
