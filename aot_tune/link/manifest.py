@@ -32,6 +32,16 @@ _SYSTEM_PATH = re.compile(rb"/usr/(?:local/)?(?:include|lib\w*)/|.*/include/c\+\
 _PATH = "holds the path"
 _NOT_FOUND = "cannot open shared object file"
 _IMPORT_SECONDS = 60.0
+_CHANGED = "importing it changes how a process computes with floats, or what it needs does"
+_IMPORT = """
+import sys
+least, small, tiny = map(float, ("5e-324", "2.3e-308", "1e-20"))
+sums = lambda: (least * 1.0, small / 4, 1 + tiny, 1 - tiny, tiny - 1)
+before = sums()
+sys.path.insert(0, sys.argv[1])
+import {name}
+sys.exit(0 if sums() == before else "{changed}")
+"""
 _LATE = (*(name for facts in FAMILIES.values() for name in facts.late), "libc10", "libtorch")
 """Libraries that are linked statically, or found at a call."""
 _FUNCTIONS = ("", "_workspace", "_explain", "_is_tuned", "_infer")
@@ -228,11 +238,17 @@ def check_import(library: Path, module: Path, manifest: Path) -> str:
         (Path(folder) / "lib").mkdir()
         shutil.copy(module, folder)
         shutil.copy(library, Path(folder) / "lib" / loaded)
-        argv = [sys.executable, "-I", "-B", "-c", f"import sys; sys.path.insert(0, sys.argv[1]); import {name}", folder]
+        argv = [sys.executable, "-I", "-B", "-c", _IMPORT.format(name=name, changed=_CHANGED), folder]
         done = run(argv, folder=Path(folder), environ=os.environ, timeout=_IMPORT_SECONDS)
     said = (done.output.strip() or "no message").splitlines()[-1]
     if done.code == 0 or (_NOT_FOUND in said and loaded not in said):
         return said * (done.code != 0)
+    if said == _CHANGED:
+        raise ManifestError(
+            f"{module.name}: {said}",
+            why="results of the whole process would change",
+            fix="compile what you link without -ffast-math",
+        )
     raise ManifestError(
         f"{module.name} cannot be imported as {name!r} from a wheel: {said}",
         fix="leave the target's file name and run path as aot_tune_add_library sets them",

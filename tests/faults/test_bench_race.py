@@ -2,10 +2,15 @@
 
 import re
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from compiled import Bed
+
+from aot_tune.bench.devices.family import Unwatched
+from aot_tune.bench.protocol.measurement_records import DeviceState
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +39,33 @@ def test_a_crash_drops_only_the_entry_that_did_it(bed: Bed) -> None:
     assert {n: m.status for n, m in found.items()} == {"segfault": "crashed", "loader": "crashed", **right}
     assert len({len(found[n].final or ()) for n in right}) == 1
     assert all(m.final is None and m.race is None for n, m in found.items() if n not in right)
+
+
+class Watched(Unwatched):
+    """A monitor of a device whose clock rises."""
+
+    def __init__(self) -> None:
+        self.mhz: list[int] = []
+
+    def read(self, workers: Sequence[int]) -> DeviceState:
+        self.mhz.append(1000 + len(self.mhz))
+        return DeviceState(sm_mhz=self.mhz[-1], memory_mhz=2619, reasons=4 * (len(self.mhz) == 3))
+
+
+def test_times_of_a_race_have_the_units_name_and_the_clocks_of_its_rounds(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, monitor = msgspec.structs.replace(bed.bench.device, unit="GPU-7", driver="580.65.06"), Watched()
+    monkeypatch.setattr(bed.bench, "device", device)
+    monkeypatch.setattr(bed.bench, "monitor", monitor)
+    found = bed.race("good", "spins")
+    seen = found["good"].seen
+    assert {m.seen for m in found.values()} == {seen}
+    assert seen is not None
+    assert (seen.unit, seen.driver, seen.reasons, seen.memory_mhz) == ("GPU-7", "580.65.06", 4, (2619, 2619))
+    assert seen.clock_mhz is not None
+    assert seen.clock_mhz[1] == monitor.mhz[-1]
+    assert seen.clock_mhz[1] - seen.clock_mhz[0] >= len(found["good"].final or ())  # each round, and before the first
 
 
 def test_an_entry_that_goes_wrong_during_the_race_is_dropped(bed: Bed) -> None:

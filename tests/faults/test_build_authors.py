@@ -279,16 +279,6 @@ class Dev:
         assert self._process.returncode == 130
 
 
-def test_row_62_a_library_that_sets_it_is_refused(tmp_path: Path) -> None:
-    from aot_tune.link.elf import SharedLibrary
-
-    source = tmp_path / "empty.cpp"
-    source.write_text("int nothing() { return 0; }\n")
-    for flags, sets in ((["-ffast-math"], True), ([], False)):
-        run(["g++", "-shared", "-fPIC", "-O2", *flags, "-o", tmp_path / "it.so", source])
-        assert SharedLibrary((tmp_path / "it.so").read_bytes()).start_sets_arithmetic() is sets
-
-
 def test_row_63_destdir_is_refused_where_a_wheel_would_be_empty(project: Project) -> None:
     said = " ".join(project.cmake("-DSKBUILD_STATE=wheel", DESTDIR="/somewhere", status=1).split())
     assert "DESTDIR is '/somewhere'" in said

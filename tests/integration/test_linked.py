@@ -1,15 +1,19 @@
 """The check after the link: each variant is called through the library itself, and what is wrong ends the build."""
 
+import json
 import re
 import subprocess
+import sysconfig
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from project import Project
 
+from aot_tune.link.manifest import check_import
 from aot_tune.pipeline.shipping.verify_linked import verify_linked_library
-from aot_tune.support.errors import BuildError
+from aot_tune.support.errors import BuildError, ManifestError
 
 CHOICE = """
 using Call = Own::Call;
@@ -112,3 +116,40 @@ def test_an_object_that_was_replaced_is_found_by_its_digest_and_by_what_it_does(
     finally:
         archive.write_bytes(before)
     assert re.search(rf"twice: {variant['name']} .*: wrong-result: y\[\d+\]: got ", caught.value.why)
+
+
+SETS = """
+#include <xmmintrin.h>
+static void set(void) { _mm_setcsr(_mm_getcsr() | 0x8000); }
+__attribute__((constructor)) static void start(void) { set(); }
+"""
+MODULE = """
+#include <Python.h>
+static struct PyModuleDef ops = {PyModuleDef_HEAD_INIT, "ops", NULL, -1, NULL, NULL, NULL, NULL, NULL};
+PyMODINIT_FUNC PyInit_ops(void) { return PyModule_Create(&ops); }
+"""
+
+
+def test_row_62_what_sets_the_floating_point_unit_at_its_start_is_refused(project: Project, tmp_path: Path) -> None:
+    """An object in the library, and a library that a module needs, which does so in a function of its own."""
+    (tmp_path / "sets.c").write_text(SETS)
+    (tmp_path / "ops.c").write_text(MODULE)
+    lists = project.folder / "CMakeLists.txt"
+    before = lists.read_text()
+    subprocess.run(["gcc", "-c", "-O2", "-fPIC", "sets.c"], cwd=tmp_path, check=True)
+    lists.write_text(f"{before}target_link_libraries(tiny PRIVATE {tmp_path}/sets.o)\n")
+    assert "libtiny.so.1 changes the floating-point unit when it is loaded" in project.make_all(status=1)
+    lists.write_text(before)
+    document = {**json.loads((generated(project) / "manifest.json").read_bytes()), "module": "ops"}
+    (tmp_path / "manifest.json").write_text(json.dumps(document))
+    for source, raised in (
+        ("", nullcontext()),
+        (SETS, pytest.raises(ManifestError, match=r"ops\.so: importing it cha")),
+    ):
+        (tmp_path / "sets.c").write_text(source)
+        subprocess.run(["gcc", "-shared", "-fPIC", "-O0", "sets.c", "-o", "libsets.so"], cwd=tmp_path, check=True)
+        argv = ["gcc", "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", "ops.c", "-o", "ops.so"]
+        argv += [f"-Wl,--no-as-needed,-rpath,{tmp_path}", "-L.", "-lsets"]
+        subprocess.run(argv, cwd=tmp_path, check=True)
+        with raised:
+            check_import(*(tmp_path / name for name in ("libsets.so", "ops.so", "manifest.json")))

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import random
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from bundled import OPERATORS
 from databases import DEVICE, SEEN, a_database, databases, empty_record, older_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,6 +32,7 @@ from aot_tune.database import (
 from aot_tune.database.files import load_tree
 from aot_tune.database.record_lines import SCHEMA
 from aot_tune.database.records import canonical_database
+from aot_tune.spec import Problem
 from aot_tune.support.errors import DatabaseError
 
 
@@ -130,6 +133,14 @@ def test_what_is_seen_is_the_least_and_the_most() -> None:
         others=2,
     )
     assert Seen.of(device, []) is None
+
+
+def test_each_race_of_a_committed_record_has_the_clocks_and_the_driver() -> None:
+    files = [*(ROOT / "tuning").glob("cuda-nvidia-h200-*/*.jsonl")]
+    races = [json.loads(line)["measurement"] for file in files for line in file.open() if '"race":' in line]
+    assert len(races) > 2000
+    wanted = {"driver", "clock_mhz", "memory_mhz", "celsius", "watts"}
+    assert [race for race in races if not wanted <= race.get("seen", {}).keys() or "unit" in race["seen"]] == []
 
 
 def test_records_before_and_after_a_conversion_hold_the_same(small: OperatorDatabase) -> None:
@@ -318,3 +329,35 @@ def test_files_that_are_no_folder_of_records(tmp_path: Path, spoil: Callable[[Pa
     spoil(save_database(tmp_path, a_database()))
     with pytest.raises(DatabaseError, match=words):
         load_tree(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["softmax", "rms_norm", "layer_norm", "silu_mul"])
+def test_widths_that_are_no_multiple_of_anything_cost_percents(name: str) -> None:
+    """By a committed record: the time for each byte, beside that of the multiples of 8 that are nearest.
+
+    The generic variant is not the one that serves them.
+    """
+    (path,) = (ROOT / "tuning").glob(f"cuda-nvidia-h200-*/{name}.jsonl")
+    record, operator = load_database(path), OPERATORS[name]
+    generic = {c.candidate.id for c in record.candidates if c.candidate.generic}
+    paces: dict[bool, list[tuple[Problem, float]]] = {True: [], False: []}
+    served: list[bool] = []
+    for shape in record.survey:
+        best = min(shape.ns, key=lambda c: shape.ns[c])
+        pace = shape.ns[best] / operator.compulsory_bytes(shape.problem)
+        paces[shape.problem.dims["D"] % 8 == 0].append((shape.problem, pace))
+        served += [best in generic] if shape.problem.dims["D"] % 8 else []
+    assert sum(served) <= 0.02 * len(served)
+    costs = []
+    for p, pace in paces[False]:
+        near = [
+            other
+            for q, other in paces[True]
+            if q.dtypes == p.dtypes and all(0.4 <= q.dims[d] / p.dims[d] <= 2.5 for d in "RD")
+        ]
+        if len(near) >= 3:
+            costs.append(pace / statistics.median(near))
+    assert len(costs) > 40
+    assert statistics.geometric_mean(costs) < 1.4
+    assert sorted(costs)[-len(costs) // 20] < 2.6
+    assert max(costs) < 4

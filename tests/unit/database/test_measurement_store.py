@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from bundled import OPERATORS
-from databases import DEVICE, POLICY, a_database, in_store, variants_of
+from databases import DEVICE, POLICY, SEEN, a_database, in_store, variants_of
 
 from aot_tune.bench.protocol.measurement_records import Measurement, Policy
 from aot_tune.database import MeasurementStore, compact_store, load_database, operator_digest
@@ -61,7 +61,11 @@ def test_baselines_count_by_version(tmp_path: Path) -> None:
 
 
 def test_races_are_found_whole_or_not_at_all(tmp_path: Path) -> None:
-    race = [measured("c1", "o1", final=(1.0, 2.0), race="r"), measured("c2", "o2", final=(3.0, 4.0), race="r")]
+    """With the device's UUID, its clocks and what else was seen."""
+    race = [
+        measured("c1", "o1", final=(1.0, 2.0), race="r", seen=SEEN),
+        measured("c2", "o2", final=(3.0, 4.0), race="r"),
+    ]
     race.append(measured("baseline:numpy", "", final=(5.0, 6.0), race="r"))
     shelf(tmp_path).put_race(race)
     names = [(m.candidate, m.code) for m in race]
