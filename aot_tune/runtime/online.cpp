@@ -209,6 +209,8 @@ Kept& kept() noexcept {
   return opened;
 }
 
+constexpr char kCalls[] = ", \"calls\": ";  // after a problem
+
 void write_device(FILE* out, const Backend& backend, int32_t device_id) noexcept {
   char name[128] = "";
   if (backend.model != nullptr) backend.model(device_id, name, sizeof name);
@@ -223,9 +225,13 @@ void write_device(FILE* out, const Backend& backend, int32_t device_id) noexcept
 // The last choice of an earlier process of this very library, on such a device, or -1.
 int16_t kept_choice(Tried* tried) noexcept {
   const Kept& all = kept();
-  const Written begin([=](FILE* out) noexcept { write_problem(out, *tried->info, tried->words()); });
+  if (all.size == 0) return -1;
+  const Written begin([=](FILE* out) noexcept {
+    write_problem(out, *tried->info, tried->words());
+    std::fputs(kCalls, out);
+  });
   const Written device([=](FILE* out) noexcept { write_device(out, *tried->backend, tried->device_id); });
-  if (all.size == 0 || !begin.complete || !device.complete) return -1;
+  if (!begin.complete || !device.complete) return -1;
   int16_t choice = -1;
   bool ours = false;
   for (const char *line = all.text, *const end = line + all.size; line < end;) {
@@ -257,7 +263,7 @@ void keep(Tried* tried) noexcept {
   const Written line([=](FILE* out) noexcept {
     const VariantInfo* const variants = tried->info->variants;
     write_problem(out, *tried->info, tried->words());
-    std::fprintf(out, ", \"calls\": %" PRIu64 ", \"captured\": %" PRIu64, tried->calls, tried->captured);
+    std::fprintf(out, "%s%" PRIu64 ", \"captured\": %" PRIu64, kCalls, tried->calls, tried->captured);
     write_device(out, *tried->backend, tried->device_id);
     std::fprintf(out, "%s\"", variants[tried->chosen].name);
     for (int32_t i = 0; i < tried->count; ++i) {
