@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import re
+import shutil
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from environments import run
 from project import Project
 
+from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.reference_results import write_truth
 from aot_tune.spec import Activate, AddTensor, Attribute, Epilogue, Kernel, Operator, Tensor, dims, problem
@@ -195,3 +197,24 @@ def test_a_worker_collects_what_references_leave_in_cycles(bed: Any, operator_fo
         bed.prepare(R=rows, D=1024)
         held.append(resident_bytes(bed.bench.pool.frameworks().pid))
     assert max(held[1:]) - held[0] < rows * 1024 * 4
+
+
+def test_five_hundred_candidates_in_one_worker_take_no_more_memory_than_fifty(bed: Any, tmp_path: Path) -> None:
+    """Each is loaded from a file of its own and unloaded, and some are run."""
+    prepared, entry = bed.prepare(), bed.entry("good")
+    bed.bench.screen(prepared, entry)
+    worker, held = bed.bench.pool.candidates(), list[int]()
+    for number in range(500):
+        path = tmp_path / f"{number}.so"
+        shutil.copyfile(entry.shared, path)
+        verify = messages.Verify(handle="one", keys=(prepared.key,), quick=True)
+        for request in (
+            messages.Load(handle="one", path=str(path), symbol=entry.symbol),
+            *([verify] if number % 5 == 0 else []),
+            messages.Unload(handle="one"),
+        ):
+            reply = worker.request(request, 10)
+            assert getattr(reply, "status", "ok") == "ok", reply
+        path.unlink()
+        held += [resident_bytes(worker.pid)] if number in (49, 499) else []
+    assert held[1] - held[0] < 2 << 20, held
