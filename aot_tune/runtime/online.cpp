@@ -84,8 +84,9 @@ struct Candidate {
 double median_of(const Candidate& candidate) noexcept {
   double sorted[kRounds];
   std::copy_n(candidate.times, candidate.count, sorted);
-  std::sort(sorted, sorted + candidate.count);
-  return candidate.count > 0 ? sorted[candidate.count / 2] : 0;
+  const int32_t middle = candidate.count / 2;
+  std::nth_element(sorted, sorted + middle, sorted + candidate.count);
+  return candidate.count > 0 ? sorted[middle] : 0;
 }
 
 }  // namespace
