@@ -91,7 +91,7 @@ class CxxFunctions:
 
     _public = (
         "prelude kernel_signature no_workspace dtype dim size stride ptr address present attr attr_value load store "
-        "store_output epilogue_functions unroll scratch has_eight_bit_floats apply_fragment"
+        "store_output epilogue_functions unroll scratch has_eight_bit_floats apply_fragment rank"
     )
 
     def __init__(

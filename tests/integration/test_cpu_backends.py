@@ -1,7 +1,8 @@
-"""A CBLAS takes part in a CPU's races, wins where nothing beats it, and is never loaded for a call."""
+"""What is no C++ of ours in a CPU's library: the CBLAS of the process, and a backend of another package, Halide."""
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from cuda_project import Made, build
 from environments import ROOT, run
 
+EXAMPLE = ROOT / "examples" / "halide_backend"
 CUT = """
 import dataclasses
 
@@ -57,17 +59,29 @@ int main(void) {
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    folder = tmp_path_factory.mktemp("vendor")
+    """gemm with no kernels of ours but the generic one, and the operator of the example, where there is Halide."""
+    folder = tmp_path_factory.mktemp("backends")
     for name in ("common", "gemm"):
         shutil.copytree(ROOT / "templates" / name, folder / "templates" / name)
     path = folder / "templates" / "gemm" / "operator.py"
     path.write_text(path.read_text() + CUT)
+    operators = ["gemm"]
+    if importlib.util.find_spec("halide") is not None:
+        shutil.copytree(EXAMPLE / "blur" / "templates" / "blur", folder / "templates" / "blur")
+        shutil.copytree(EXAMPLE / "halide_backend", folder / "site" / "halide_backend")
+        operators.append("blur")
+    info = folder / "site" / "halide_backend-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: halide_backend\nVersion: 1.0\n")
+    (_, points) = (EXAMPLE / "pyproject.toml").read_text().split("[project.entry-points.")
+    (info / "entry_points.txt").write_text("[" + points.replace('"', ""))
     options = {"MODE": "tune", "TARGETS": "native", "SURVEY": "0", "SANITIZE": "off", "THREADS": "1"}
-    return build(folder / "project", templates=[folder / "templates"], operators=["gemm"], **options)
+    place = str(folder / "site")
+    return build(folder / "project", templates=[folder / "templates"], operators=operators, first=place, **options)
 
 
 def test_a_cblas_wins_unless_it_is_beaten(made: Made) -> None:
-    (told,) = made.report.operators
+    told = next(o for o in made.report.operators if o.operator == "gemm")
     assert len(told.problems) == 2
     for row in told.problems:  # beside it there is only a kernel that nobody wrote for speed
         assert row.winner.rpartition("_")[0] == ("cblas_then_epilogue" if "bias" in row.problem else "cblas")
@@ -93,3 +107,22 @@ def test_none_is_loaded_for_a_call(made: Made, tmp_path: Path) -> None:
     assert "no CBLAS is loaded in this process" in said
     assert "generic" in said
     assert "blas" not in said.split("variant:")[1].lower()
+
+
+BLUR = """
+import numpy, ops
+x = numpy.random.default_rng(1).random((37, 130), "f4")
+wanted = sum(x[i : i + 35, j : j + 128] for i in range(3) for j in range(3)) / 9
+numpy.testing.assert_allclose(ops.blur(x), wanted, rtol=1e-5)
+print(ops.explain("blur", x)["kernel"])
+"""
+
+
+def test_halide_is_a_backend(made: Made) -> None:
+    """It is built, verified, measured and linked, and part of what identifies the library."""
+    pytest.importorskip("halide")
+    told = next(o for o in made.report.operators if o.operator == "blur")
+    assert told.statuses == {"ok": 5}
+    assert {row.winner.rpartition("_")[0] for row in told.problems} == {"halide"}
+    assert "halide_backend 1.0" in made.manifest["tools"]["halide.plug-in"]
+    assert made.run(BLUR) == "halide\n"
