@@ -154,9 +154,21 @@ def _check(given: argparse.Namespace) -> int:
     return 0
 
 
+class _AnyOrder(argparse.ArgumentParser):
+    """Takes operands and options in any order, which argparse does not if operands may be left out."""
+
+    _parts = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self._parts or any(a.nargs == argparse.PARSER for a in self._get_positional_actions()):
+            return super().parse_known_args(args, namespace)
+        self._parts = True  # which this parses with the same function
+        return self.parse_known_intermixed_args(args, namespace)
+
+
 def command_line() -> argparse.ArgumentParser:
     """The parser of the commands for people."""
-    parser = argparse.ArgumentParser(
+    parser = _AnyOrder(
         prog="aot-tune", description="Kernels chosen by measurement on the machine that builds the package."
     )
     parser.add_argument("--version", action="version", version=__version__)

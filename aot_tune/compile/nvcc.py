@@ -234,9 +234,10 @@ class NvccToolchain(Toolchain):
                 return Object(status="compile-failed", log=log, seconds=done.seconds)
             more = [Path(scratch, "constants.o")] if symbol else []
             problem = self._define(constants, more[0], child) if symbol else ""
-            problem = problem or localize(
-                made, Path(scratch, "local.o"), functions, self.binutils(), child, more, debugging=self.debugs(options)
-            )
+            prune = any("-ffunction-sections" in option for option in options.options)
+            flags = {"debugging": self.debugs(options), "prune": prune}
+            to, programs = Path(scratch, "local.o"), self.binutils()
+            problem = problem or localize(made, to, functions, programs, child, more, **flags)
             if problem:
                 return Object(status="compile-failed", log=problem, seconds=done.seconds, lasting=False)
             Path(scratch, "local.o").replace(out)

@@ -180,10 +180,12 @@ def localize(
     more: Sequence[Path] = (),
     *,
     debugging: bool = False,
+    prune: bool = False,
 ) -> str:
     """Copy an object with only `functions` global, so that templates in two candidates never meet.
 
-    They get the names that they are mapped to. Objects in the same folder that it needs `more` become part of it.
+    They get the names that they are mapped to. Objects in the same folder that it needs `more` become part of it. To
+    `prune` leaves out sections that they do not need, such as functions of a framework's binding.
 
     Template code is in section groups, and a linker keeps one group of each name. So the groups are dissolved first.
     Otherwise a linker would still merge the groups of two candidates that have the same name.
@@ -199,8 +201,9 @@ def localize(
     keep = [f"--keep-global-symbol={name}" for name in functions.values()]
     keep += [f"--redefine-sym={name}={new}" for name, new in functions.items() if name != new]
     parts = [path.name for path in (made, *more)]
+    pruned = ["--gc-sections", *(f"--undefined={name}" for name in functions)] if prune else []
     for argv in (
-        [programs["ld"], "-r", "--force-group-allocation", "--build-id=none", "-o", merged.name, *parts],
+        [programs["ld"], "-r", "--force-group-allocation", "--build-id=none", *pruned, "-o", merged.name, *parts],
         [programs["objcopy"], *([] if debugging else ["--strip-unneeded"]), *keep, merged.name, out.name],
     ):
         done = run(argv, folder=made.parent, environ=environ, timeout=QUERY_SECONDS)

@@ -418,7 +418,7 @@ def _read_and_render(
             _check_spaces(whole, wanted, baselines, roots)
     with mistakes.gather():
         check_instructions(whole, wanted if mode != "generic" else (), wanted)
-    if mode != "generic":
+    if mode != "generic" or mistakes:
         return whole, inspections, left_out
     shipped = {t.name for t in baselines}
     kept = {name: {t: d for t, d in by_target.items() if t in shipped} for name, by_target in inspections.items()}

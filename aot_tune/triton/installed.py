@@ -71,7 +71,8 @@ def find_triton(search: Sequence[str] | None = None) -> Installed:
 def load(reference: str, roots: Sequence[str]) -> object:
     """Import what a reference names. A file is below the first of `roots`, or of the folders above them, that has it.
 
-    It may import its neighbours (`from .blocks import x`), and modules of these folders (`from vendor.flash import x`).
+    It may import its neighbours (`from .blocks import x`), modules of these folders (`from vendor.flash import x`), and
+    the package that it is in, by its name.
 
     Raises:
         SpecError: when it does not exist, is outside of its root, or its module fails.
@@ -123,6 +124,8 @@ def _module_of_file(file: str, roots: Sequence[str]) -> str:
             )
         if "." in path.stem:
             raise SpecError(f"{file}: {path.stem!r} has a dot", why="it is imported as a module", fix="rename it")
+        packages = [p for p in path.parents if p.is_relative_to(root) and (p / "__init__.py").is_file()]
+        sys.path += [str(packages[-1].parent)] if packages else []
         parts = [_PACKAGE, *Path(file).parent.parts]
         for count in range(1, len(parts) + 1):
             _package(".".join(parts[:count]), [str(Path(r, *parts[1:count])) for r in folders])

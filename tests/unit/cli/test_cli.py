@@ -14,7 +14,7 @@ from places import ROOT
 from aot_tune.cli import doctor
 from aot_tune.cli.doctor import Examination, OptionsFound, cache_lines, examination_lines, find_options, option_lines
 from aot_tune.cli.explain_command import Explanation
-from aot_tune.cli.main import main
+from aot_tune.cli.main import command_line, main
 from aot_tune.link.run_time_variables import RUN_TIME_VARIABLES
 from aot_tune.plan.options import OPTIONS
 from aot_tune.report.report_records import OperatorReport, Report
@@ -180,6 +180,12 @@ def test_commands_that_programs_run_are_named_to_nobody(capsys: pytest.CaptureFi
         said = "".join(capsys.readouterr())
         assert "doctor" in said
         assert not re.search("configure|check-library|planned", said)
+
+
+def test_operands_and_options_come_in_any_order() -> None:
+    for words in ("D gemm --target x", "D --target x gemm", "--target x D gemm"):
+        given = command_line().parse_args(["tune", *words.split()])
+        assert (given.directory, given.operators, given.target) == (Path("D"), ["gemm"], ["x"])
 
 
 def test_doctor_tells_of_a_cache_that_no_build_could_use(tmp_path: Path) -> None:

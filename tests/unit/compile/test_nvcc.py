@@ -13,6 +13,7 @@ from processes import program
 
 from aot_tune.compile import target_by_name
 from aot_tune.compile.nvcc import NvccToolchain
+from aot_tune.compile.object_files import symbols_of
 from aot_tune.spec import CompileOptions
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
@@ -83,8 +84,13 @@ __global__ void __launch_bounds__(1024, 2) spills(const float* x, float* y) {{
 }}
 {API} int f_launch(float* x) {{ small<<<1, 1>>>(x); shared<<<1, 256>>>(x); spills<<<1, 1024>>>(x, x); return 0; }}
 """
-    path, options = tmp_path / "object.o", CompileOptions(options=("--fmad=false",))
-    outcome = NvccToolchain().compile(text, target_by_name("cuda-sm_80"), path, 60, options)
+    binding = "struct Tensor { float* get(); };\nint binding(Tensor& x) { small<<<1, 1>>>(x.get()); return 0; }\n"
+    options = CompileOptions(options=("--fmad=false", "-Xcompiler=-ffunction-sections"))  # without what is not called
+    path, sm_80 = tmp_path / "object.o", target_by_name("cuda-sm_80")
+    outcome = NvccToolchain().compile(text + binding, sm_80, path, 60, options)
+    used = symbols_of(path.read_bytes()).used
+    assert any("cudaLaunch" in name for name in used)
+    assert not any("Tensor" in name for name in used)
     assert "cuda:cuda_runtime.h" in outcome.includes
     assert all(name.startswith(("cuda:", "/")) for name in outcome.includes)
     assert not any(name.startswith(NvccToolchain().toolkit().include) for name in outcome.includes)

@@ -166,19 +166,22 @@ def test_triton_functions_run_in_the_interpreter(
 ) -> None:
     """From any folder, with a path of the templates that is relative to it, and without torch.
 
-    Functions may be above the templates, and ask for the device. What is compiled for bf16 runs in another dtype.
-    Several functions run one after the other. A generic kernel's config is the first that fits.
+    Functions may be above the templates, in a package, and ask for the device. What is compiled for bf16 runs in
+    another dtype. Several functions run one after the other. A generic kernel's config is the first that fits.
     """
     operator = project(tmp_path, TRITON) / "twice" / "operator.py"
     text = operator.read_text().replace('dims=("N",),', 'dims=("N",), dtypes={"T": ("bf16", "f32")},')
     operator.write_text(text.replace('"x", (N,)', '"x", (N,), "T"').replace('"y", (N,)', '"y", (N,), "T"'))
     (tmp_path / "templates" / "functions.py").rename(tmp_path / "helpers.py")
     (tmp_path / "pyproject.toml").touch()
-    (tmp_path / "vendor").mkdir()
+    package = tmp_path / "vendor" / "pack"
+    package.mkdir(parents=True)
     asks = "import triton\nassert triton.runtime.driver.active.get_current_target().arch >= 80\n"
-    imports = "from helpers import assembly, moved, past_the_end, right, wrong\n"
-    (tmp_path / "vendor" / "kernels.py").write_text(asks + imports)
-    operator.write_text(operator.read_text().replace("functions.py", "vendor/kernels.py"))
+    imports = "import assembly, moved, past_the_end, right, wrong\n"
+    (package / "__init__.py").touch()
+    (package / "inner.py").write_text(f"from helpers {imports}")
+    (package / "kernels.py").write_text(f"{asks}from pack.inner {imports}")
+    operator.write_text(operator.read_text().replace("functions.py", "vendor/pack/kernels.py"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "without" / "torch").mkdir(parents=True)
     (tmp_path / "without" / "torch" / "__init__.py").write_text('raise ImportError("not here")')
