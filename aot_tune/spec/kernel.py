@@ -93,8 +93,8 @@ class Kernel:
     Args:
         name: unique within the operator.
         template: path below a template root; empty for a function.
-        backend: the toolchain that compiles it: `cxx`, `nvcc`, `cublaslt`, `cudnn`, `triton`. By default, the suffix of
-            the file decides.
+        backend: the toolchain that compiles it: `cxx`, `nvcc`, `triton`, a vendor's (`cublaslt`, `cudnn`, `cblas`), or
+            that of another package. By default, the suffix of the file decides.
         dtypes: choices of the operator's dtype variables that it serves, one candidate each. By default, all.
         parameters: the parameter space. Without parameters there is one config.
         constraints: conditions over `parameter(..)` and `target(..)`. They say which configs exist for a target.
@@ -124,8 +124,8 @@ class Kernel:
         cluster: dim to how many tiles along it make a cluster. Clusters are always launched whole.
         occupancy: how many blocks run on a multiprocessor at the same time.
         compile_seconds: about how long one config compiles. Where compiling overlaps measuring, long ones start first.
-        stages: for a composed kernel, its launches in order: a vendor's library by its backend, `cublaslt`; `epilogue`
-            for the operator's epilogue as `common/epilogue.cuh.j2` makes it; or a name of its own. A build without one
+        stages: for a composed kernel, its launches in order: a vendor's library by its backend, such as `cublaslt`;
+            `epilogue` for the operator's epilogue as `common/epilogue.cuh.j2` makes it; or a name of its own. A build without one
             of the backends does without the kernel.
         scratch: bytes between the stages, over dims and parameters, such as `parameter("SPLIT") * M * N * 4`. In the
             template, `scratch()` gives the bytes of its config, which it adds to its workspace.

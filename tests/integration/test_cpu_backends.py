@@ -19,7 +19,12 @@ from aot_tune.spec import problem
 _BIAS = {"present": ["bias"], "attributes": {"activation": "relu"}}
 operator = dataclasses.replace(
     operator,
-    kernels=tuple(k for k in operator.kernels if k.name == "generic" or "cblas" in (k.backend, *k.stages)),
+    dtypes={"T": ("f32",)},
+    intermediates="",
+    baselines=operator.baselines[:1],
+    kernels=tuple(
+        dataclasses.replace(k, dtypes={}) for k in operator.kernels if k.name == "generic" or k.backend == "cblas"
+    ),
     workload={"cpu": (problem(M=96, N=256, K=512), problem(M=96, N=256, K=512, **_BIAS)), "cuda": ()},
 )
 """
@@ -122,7 +127,7 @@ def test_halide_is_a_backend(made: Made) -> None:
     """It is built, verified, measured and linked, and part of what identifies the library."""
     pytest.importorskip("halide")
     told = next(o for o in made.report.operators if o.operator == "blur")
-    assert told.statuses == {"ok": 5}
+    assert told.statuses == {"ok": 3}
     assert {row.winner.rpartition("_")[0] for row in told.problems} == {"halide"}
     assert "halide_backend 1.0" in made.manifest["tools"]["halide.plug-in"]
     assert made.run(BLUR) == "halide\n"

@@ -16,14 +16,14 @@ operator = Operator(
     tensors=(Tensor("x", (H + 2, W + 2)), Tensor("y", (H, W), output=True)),
     reference=reference,
     flops=9 * H * W,
-    workload=(problem(H=64, W=1920), problem(H=1080, W=1920)),
+    workload=(problem(H=64, W=1920), problem(H=270, W=480)),
     kernels=(
         Kernel("generic", "blur/generic.cpp.j2", generic=True),
         Kernel(
             "halide",
             "blur/halide.cpp.j2",
             backend="halide",
-            parameters=(Parameter("ROWS", (8, 32)), Parameter("LANES", (8, 16))),
+            parameters=(Parameter("ROWS", (8, 32)), Parameter("LANES", (16,))),
             requires=(stride("x", 1) == 1, stride("y", 1) == 1),
         ),
     ),
