@@ -125,8 +125,8 @@ class Kernel:
         occupancy: how many blocks run on a multiprocessor at the same time.
         compile_seconds: about how long one config compiles. Where compiling overlaps measuring, long ones start first.
         stages: for a composed kernel, its launches in order: a vendor's library by its backend, such as `cublaslt`;
-            `epilogue` for the operator's epilogue as `common/epilogue.cuh.j2` makes it; or a name of its own. A build without one
-            of the backends does without the kernel.
+            `epilogue` for the operator's epilogue as `common/epilogue.cuh.j2` makes it; or a name of its own. A build
+            without one of the backends does without the kernel.
         scratch: bytes between the stages, over dims and parameters, such as `parameter("SPLIT") * M * N * 4`. In the
             template, `scratch()` gives the bytes of its config, which it adds to its workspace.
         function: a `CudaFunction` or a `Launcher`, or several that run one after the other. They share a `Buffer` if
