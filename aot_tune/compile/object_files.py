@@ -22,8 +22,8 @@ from aot_tune.spec.targets import TILES_LEVEL
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.run_program import Finished, run
 
-_DEVICE_CODE = ".nv_fatbin"
-"""The section of an object that holds what an NVIDIA GPU runs."""
+_DEVICE_CODE = (".nv_fatbin", ".hip_fatbin")
+"""The sections of an object that hold what GPUs of NVIDIA and AMD run."""
 KERNEL_IMAGE = ".rodata.aot_tune_kernel_image"
 """The section of a Triton launcher's object that holds its image, with a zero byte after the image."""
 FUNCTIONS = ("_launch", "_workspace", "_preload", "_note")
@@ -84,7 +84,7 @@ def object_bytes(path: Path) -> int:
     """Bytes of code in an object, for the host and for the device."""
     with path.open("rb") as file:
         sections = list(ELFFile(file).iter_sections())
-        wanted = (s for s in sections if s["sh_flags"] & _EXECUTABLE or s.name == _DEVICE_CODE)
+        wanted = (s for s in sections if s["sh_flags"] & _EXECUTABLE or s.name in _DEVICE_CODE)
         return int(sum(s["sh_size"] for s in wanted))
 
 
@@ -94,10 +94,10 @@ def device_digest(data: bytes) -> str:
     Equal sources and the same CUDA compiler give equal digests, whatever the host compiler.
     """
     elf = ELFFile(BytesIO(data))
-    fatbin, image = (elf.get_section_by_name(name) for name in (_DEVICE_CODE, KERNEL_IMAGE))
+    *codes, image = (elf.get_section_by_name(name) for name in (*_DEVICE_CODE, KERNEL_IMAGE))
     if image is not None:
         return hashlib.sha256(image.data()[:-1]).hexdigest()
-    return "" if fatbin is None else hashlib.sha256(fatbin.data()).hexdigest()
+    return next((hashlib.sha256(code.data()).hexdigest() for code in codes if code is not None), "")
 
 
 def public_functions(path: Path) -> list[str]:
@@ -153,7 +153,7 @@ def why_unlinkable(data: bytes, symbol: str, target: str) -> tuple[str, str] | N
     run = sum(size for name, size in sizes.items() if name.startswith(_AT_LOAD)) // (elf.elfclass // 8)
     run += sum(name in (".init", ".fini") for name in sizes)
     run += sum(s["st_info"]["type"] == "STT_LOOS" for s in _symbols(elf))  # its address is what a function returns
-    allowed = 1 + (_IOSTREAM in symbols.used) if target.startswith("cuda-") else 0
+    allowed = 1 + (_IOSTREAM in symbols.used) if target.startswith(("cuda-", "hip-")) else 0
     if run > allowed:
         return (
             "has code that runs when the library is loaded",

@@ -27,6 +27,7 @@ _GROUP = "aot_tune.backends"
 _BUILT_IN = {
     "cxx": "cxx:CxxToolchain",
     "nvcc": "nvcc:NvccToolchain",
+    "hipcc": "hipcc:HipccToolchain",
     "triton": "triton_toolchain:TritonToolchain",
     "cublaslt": "vendor_calls:Cublaslt",
     "cudnn": "vendor_calls:Cudnn",

@@ -17,7 +17,15 @@ import msgspec
 from aot_tune.expr.integer_expressions import Ratio, Root, as_expr
 from aot_tune.render.candidate import Candidate, requirements
 from aot_tune.render.environment import Environment, Hooks, SourceLine, map_lines, mark_lines
-from aot_tune.render.template_functions import NARROW, SYMBOL, TENSOR, CudaFunctions, CxxFunctions, cpp_text
+from aot_tune.render.template_functions import (
+    NARROW,
+    SYMBOL,
+    TENSOR,
+    CudaFunctions,
+    CxxFunctions,
+    HipFunctions,
+    cpp_text,
+)
 from aot_tune.render.triton.kernel_source import render_triton
 from aot_tune.render.triton.recipe import identity_of
 from aot_tune.spec import CompileOptions, Expr, Operator, Target
@@ -115,7 +123,8 @@ class Renderer:
             text = _native_source(operator.concrete(candidate.dtypes), kernel, candidate, target, constants)
             return _rendered(operator, candidate, target, requires, text, options=options)
         hooks = Hooks()
-        language = CudaFunctions if kernel.template.endswith(".cu.j2") else CxxFunctions
+        languages = {".cu.j2": CudaFunctions, ".hip.j2": HipFunctions}
+        language = next((f for end, f in languages.items() if kernel.template.endswith(end)), CxxFunctions)
         scratch = None if kernel.scratch is None else with_config(kernel, kernel.scratch, candidate.config)
         functions = language(operator.concrete(candidate.dtypes), constants, hooks, scratch)
         names = {**functions.names(), **candidate.config, "target": _TargetNames(name=target.name, **target.facts)}

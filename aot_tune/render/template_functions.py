@@ -53,6 +53,19 @@ _CUDA_HEAD = f"""\
 
 {TENSOR}
 """
+_HIP_HEAD = f"""\
+#include <hip/hip_bfloat16.h>
+#include <hip/hip_fp16.h>
+#include <hip/hip_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+{TENSOR}
+using __nv_bfloat16 = hip_bfloat16;
+__host__ __device__ inline float __bfloat162float(hip_bfloat16 x) {{ return static_cast<float>(x); }}
+__host__ __device__ inline hip_bfloat16 __float2bfloat16_rn(float x) {{ return hip_bfloat16(x); }}
+"""
 _CUDA_FP8 = "#include <cuda_fp8.h>\n#include <cuda_runtime.h>"
 _CUDA_CONVERSIONS = cpp_text("cuda_conversions.cuh")
 # Of NVIDIA's types, whose constructors round to the nearest and saturate: in instructions from sm_89 on, else in code.
@@ -484,6 +497,7 @@ class CudaFunctions(CxxFunctions):
         "attr_value load store store_output apply_epilogue epilogue_functions epilogue_output epilogue_steps rank "
         "scratch activation unroll apply_fragment"
     )
+    _head = _CUDA_HEAD
     _activation_qualifiers = "__device__ inline"
     _activations = "common/math.cuh.j2"
     _argument = "args."
@@ -491,7 +505,7 @@ class CudaFunctions(CxxFunctions):
     def prelude(self) -> str:
         """Includes, `DLTensor`, `Arguments`, `to_float` and `from_float`."""
         short = {t.dtype.cuda: None for t in self._op.tensors if t.dtype.saturates}
-        head = _CUDA_HEAD.replace("#include <cuda_runtime.h>", _CUDA_FP8) if short else _CUDA_HEAD
+        head = self._head.replace("#include <cuda_runtime.h>", _CUDA_FP8) if short else self._head
         more = "".join(_CUDA_CONVERSIONS_OF_EIGHT_BITS.format(type=name) for name in short)
         return self._hooks.open_once(
             "prelude", lambda: f"{head}namespace {{\n\n{self._struct()}\n{_CUDA_CONVERSIONS}{more}}}  // namespace\n"
@@ -621,6 +635,18 @@ class CudaFunctions(CxxFunctions):
                 "CUDA templates load and store one element at a time",
                 fix="take address(...) and load a vector yourself",
             )
+
+
+class HipFunctions(CudaFunctions):
+    """Template functions of `.hip.j2` files: those of CUDA, in HIP C++."""
+
+    _head = _HIP_HEAD
+
+    def prelude(self) -> str:
+        """Includes, `DLTensor`, `Arguments`, `to_float` and `from_float`."""
+        if any(t.dtype.saturates for t in self._op.tensors):
+            raise RenderError("HIP templates have no floats of 8 bits", fix="leave these dtypes out of the kernel's")
+        return super().prelude()
 
 
 def _is_computed_as_float(tensor: Tensor) -> bool:

@@ -93,8 +93,8 @@ class Kernel:
     Args:
         name: unique within the operator.
         template: path below a template root; empty for a function.
-        backend: the toolchain that compiles it: `cxx`, `nvcc`, `triton`, a vendor's (`cublaslt`, `cudnn`, `cblas`), or
-            that of another package. By default, the suffix of the file decides.
+        backend: the toolchain that compiles it: `cxx`, `nvcc`, `hipcc`, `triton`, a vendor's (`cublaslt`, `cudnn`,
+            `cblas`), or that of another package. By default, the suffix of the file decides.
         dtypes: choices of the operator's dtype variables that it serves, one candidate each. By default, all.
         parameters: the parameter space. Without parameters there is one config.
         constraints: conditions over `parameter(..)` and `target(..)`. They say which configs exist for a target.
@@ -254,7 +254,8 @@ class Kernel:
         if self.triton is not None:
             return "triton"
         backends = [f.backend for f in self.functions if isinstance(f, NativeFunction)]
-        return "nvcc" if "nvcc" in (backends or [backend_of_suffix(str(self.template))]) else "cxx"
+        backends = backends or [backend_of_suffix(str(self.template))]
+        return next((name for name in ("nvcc", "hipcc") if name in backends), "cxx")
 
     def _check_source(self) -> None:
         check_several(self.function, f"kernel {self.name!r}: function")
@@ -277,7 +278,7 @@ class Kernel:
             raise SpecError(f"kernel {self.name!r} has {' and '.join(given)}", fix="leave one of them out")
         if self.template:
             check_template_path(self.template, f"kernel {self.name!r}")
-        if self.compile and self.backend not in ("cxx", "nvcc"):
+        if self.compile and self.backend not in ("cxx", "nvcc", "hipcc"):
             raise SpecError(
                 f"kernel {self.name!r} has compile options, but its backend is {self.backend!r}",
                 why="no C++ of the author's is compiled for it",
@@ -288,8 +289,10 @@ class Kernel:
         """Raise if a file does not suit the compiler that the backend names."""
         for path in [f.path for f in self.functions] or [self.template]:
             suffix = backend_of_suffix(path)
-            if {suffix, self.backend} == {"cxx", "nvcc"} and not (
-                self.functions and suffix == "cxx" and path.endswith(HEADERS)
+            if (
+                suffix != self.backend
+                and {suffix, self.backend} <= {"cxx", "nvcc", "hipcc"}
+                and not (self.functions and suffix == "cxx" and path.endswith(HEADERS))
             ):
                 raise SpecError(
                     f"kernel {self.name!r}: {path!r} is not for the backend {self.backend!r}",

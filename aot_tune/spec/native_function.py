@@ -470,7 +470,7 @@ class Launcher(NativeFunction):
 def backend_of_suffix(path: str) -> str:
     """The backend that compiles a file, by its suffix (without `.j2` for a template); empty if unknown."""
     suffix = PurePosixPath(path.removesuffix(".j2")).suffix
-    return "nvcc" if suffix in _CUDA else "cxx" if suffix in _CXX else ""
+    return "nvcc" if suffix in _CUDA else "hipcc" if suffix == ".hip" else "cxx" if suffix in _CXX else ""
 
 
 def _parts(what: str, given: NativeArgument) -> Iterator[tuple[str, NativeArgument]]:

@@ -2,6 +2,7 @@
 // names, memory of the host, and a log of what is asked. Code objects are not run, but refused where they are
 // for another architecture than the thread's device.
 #include <cstring>
+#include <vector>
 
 #include "stand_in.h"
 
@@ -115,5 +116,44 @@ int hipModuleLaunchCooperativeKernel(void*, unsigned, unsigned, unsigned, unsign
   return failed(1);
 }
 int hipMemsetAsync(void* at, int value, size_t bytes, void*) { return std::memset(at, value, bytes), 0; }
+
+// ---- Modules and launches of HIP C++
+struct FatBinary {  // __CudaFatBinaryWrapper of clang
+  uint32_t magic, version;
+  const char* bundle;
+};
+void** __hipRegisterFatBinary(const FatBinary* data) {
+  uint64_t count, name;
+  std::memcpy(&count, data->bundle + 24,
+              8);  // behind "__CLANG_OFFLOAD_BUNDLE__": entries of offset, size, name
+  const char* entry = data->bundle + 32;
+  for (; count > 0; --count, entry += 24 + name) {
+    std::memcpy(&name, entry + 16, 8);
+    event(("register " + std::string(entry + 24, name)).c_str());
+  }
+  return new void*(nullptr);
+}
+static std::vector<std::pair<const void*, const char*>>& kernels() {
+  static std::vector<std::pair<const void*, const char*>> known;
+  return known;
+}
+void __hipRegisterFunction(void**, const void* host, char*, const char* name, unsigned, void*, void*, void*,
+                           void*, int*) {
+  kernels().emplace_back(host, name);
+}
+void __hipRegisterVar(void**, void*, char*, const char*, int, size_t, int, int) {}
+struct Dim {
+  unsigned x, y, z;
+};
+int hipLaunchKernel(const void* kernel, Dim grid, Dim block, void** arguments, size_t shared, void* stream) {
+  for (const auto& [host, name] : kernels()) {
+    char line[200];
+    std::snprintf(line, sizeof line, "%s %u x %u shared %zu on %d stream %zu first %d", name, grid.x, block.x,
+                  shared, current, reinterpret_cast<size_t>(stream), arguments[0] != nullptr);
+    if (host == kernel) return event(line), 0;
+  }
+  return failed(98);
+}
+int hipFuncGetAttributes(void*, const void*) { return 0; }
 int hipMemset2DAsync(void*, size_t, int, size_t, size_t, void*) { return failed(1); }
 }

@@ -103,7 +103,7 @@ def test_specifications_touch_no_disk() -> None:
 
 def test_the_core_names_no_backend() -> None:
     """Toolchains are found by what they offer, and asked by the name of their backend."""
-    backends = {m for m, p in MODULES.items() if folder_of(m) == "compile" and "(Toolchain):\n" in p.read_text()}
+    backends = {m for m, p in MODULES.items() if folder_of(m) == "compile" and "Toolchain):\n" in p.read_text()}
     assert len(backends) > 2
     for module in MODULES.keys() - backends:  # the compilers of two backends may share a host compiler
         assert not imported(module) & backends, module
