@@ -607,9 +607,12 @@ macro(_aot_tune_glue_options)
   # CMake does not write the run path, because CMAKE_SKIP_RPATH and others would take it away. It is in a file, because
   # generators do not agree on how to write a dollar sign.
   file(WRITE "${directory}/run_path.txt" "-rpath $ORIGIN:$ORIGIN/lib\n")
-  set(_aot_tune_link_options -fno-sanitize=all LINKER:--build-id=none LINKER:-z,noexecstack LINKER:-z,relro
-                             "LINKER:@${directory}/run_path.txt"
-  )
+  set(_aot_tune_link_options -fno-sanitize=all LINKER:--build-id=none LINKER:-z,noexecstack LINKER:-z,relro)
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang") # it would read the file itself
+    list(APPEND _aot_tune_link_options "-Wl,@${directory}/run_path.txt")
+  else()
+    list(APPEND _aot_tune_link_options "LINKER:@${directory}/run_path.txt")
+  endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU") # it compiles an author's libraries when they are linked, if they have -flto
     list(APPEND _aot_tune_link_options "-ffile-prefix-map=${CMAKE_BINARY_DIR}=.")
   endif()

@@ -42,6 +42,7 @@ from aot_tune.compile.programs import (
     real_include,
     real_places,
     rule_files,
+    spelled,
 )
 from aot_tune.compile.toolchain import NO_OPTIONS, Object, Toolchain
 from aot_tune.spec import CompileOptions, Target
@@ -141,7 +142,7 @@ class CxxToolchain(Toolchain):
                 fix="install g++ 11 and binutils 2.35 or later, or set CXX to a newer compiler, or configure with "
                 "-DAOT_TUNE_TARGETS=cpu-x86-64-v4",
             )
-        flags = [*host.command[1:], *_flags(target)]
+        flags = [*host.command[1:], *_flags(target, host)]
         return {"flags": flags, "added": self.added(), "environment": key_environment(self._env())}
 
     def compile(
@@ -151,7 +152,7 @@ class CxxToolchain(Toolchain):
         folder = out.parent
         (folder / SOURCE_NAME).write_text(source, encoding="utf-8")
         fixed = (NO_LTO, f"-ffile-prefix-map={folder}=.")
-        flags = (*_flags(target), *option_flags(options, folder))
+        flags = (*_flags(target, self.host()), *option_flags(options, folder))
         argv = [*self.command(), *flags, *fixed, "-MD", "-MF", "candidate.d"]
         argv += ["-c", SOURCE_NAME, "-o", out.name]
         done = run(argv, folder=folder, environ=self._child(folder), timeout=timeout, memory=CXX_ADDRESS_SPACE)
@@ -186,7 +187,7 @@ class CxxToolchain(Toolchain):
     ) -> dict[str, bytes]:
         """Assembly."""
         (folder / SOURCE_NAME).write_text(source, encoding="utf-8")
-        flags = (*_flags(target), *option_flags(options, folder), NO_LTO, f"-ffile-prefix-map={folder}=.")
+        flags = (*_flags(target, self.host()), *option_flags(options, folder), NO_LTO, f"-ffile-prefix-map={folder}=.")
         argv = [*self.command(), *flags, "-S", SOURCE_NAME, "-o", "made.s"]
         run(argv, folder=folder, environ=self._child(folder), timeout=timeout, memory=CXX_ADDRESS_SPACE)
         assembly = folder / "made.s"
@@ -276,8 +277,8 @@ class CxxToolchain(Toolchain):
         return self._includes(source, opened_files(done.output), options, log)
 
 
-def _flags(target: Target) -> tuple[str, ...]:
-    return (*FLAGS, *cpu_flags(target.name))
+def _flags(target: Target, host: Compiler) -> tuple[str, ...]:
+    return (*spelled(FLAGS, host), *cpu_flags(target.name))
 
 
 @cache

@@ -43,6 +43,7 @@ from aot_tune.compile.programs import (
     real_include,
     real_places,
     rule_files,
+    spelled,
 )
 from aot_tune.compile.toolchain import NO_OPTIONS, Object, Toolchain
 from aot_tune.compile.toolkit import Toolkit, find_cutlass, find_nvcc, open_toolkit
@@ -296,7 +297,8 @@ class NvccToolchain(Toolchain):
         """Compile constants on the host. Returns what the compiler says if that fails."""
         source = out.with_suffix(".cpp")
         source.write_text(constants)
-        argv = [*self._host().command(), *_HOST, *baseline_flags(), "-O2", "-c", source.name, "-o", out.name]
+        flags = spelled(_HOST, self._host().host())
+        argv = [*self._host().command(), *flags, *baseline_flags(), "-O2", "-c", source.name, "-o", out.name]
         done = run(argv, folder=out.parent, environ=child, timeout=QUERY_SECONDS)
         return "" if done.code == 0 and not done.timed_out else f"{done.output}\nerror: {argv[0]} fails"
 
@@ -372,7 +374,7 @@ class NvccToolchain(Toolchain):
         return binutils(self._host().host())
 
     def _flags(self, target: Target) -> tuple[str, ...]:
-        host = (f"-Xcompiler={flag}" for flag in (*_HOST, *baseline_flags()))
+        host = (f"-Xcompiler={flag}" for flag in (*spelled(_HOST, self._host().host()), *baseline_flags()))
         return (*FLAGS, *host, *code_flags(target))
 
     def _include_flags(self, source: str, scratch: Path) -> tuple[str, ...] | None:

@@ -30,6 +30,8 @@ NO_LTO = "-fno-lto"
 """For compilers whose wrappers ask for link-time optimisation: code that is made when the library is linked is not what
 was measured. Elsewhere it changes nothing, so it is in no object's key."""
 LINK_FLAGS = ("-shared", "-Wl,--as-needed", "-Wl,-z,now", "-Wl,-z,defs", "-Wl,--build-id=none")
+_OF_CLANG = {"-fno-diagnostics-show-caret": "-fno-caret-diagnostics", "-fno-gnu-unique": ""}
+"""How clang spells flags of g++'s; nothing if it has no such flag."""
 _HANDED_ON = re.compile(r"(?:-Xcompiler|--compiler-options|-Xptxas|--ptxas-options)=")
 _READS = re.compile(
     r"--?(?:specs|wrapper|load|options-file|optf|config)\b|-B|@"
@@ -85,6 +87,16 @@ def ask(compiler: Compiler, *question: str, fix: str = "set CXX to a working g++
     if done.code != 0 or not done.output.strip():
         raise ToolchainError(f"{compiler.command[0]} {question[0]} fails: {first_error(done.output)}", fix=fix)
     return done.output
+
+
+def spelled(flags: Sequence[str], compiler: Compiler) -> tuple[str, ...]:
+    """Flags of g++'s as a compiler spells them."""
+    return tuple(f for flag in flags if (f := _OF_CLANG.get(flag, flag))) if _is_clang(compiler) else tuple(flags)
+
+
+@cache
+def _is_clang(compiler: Compiler) -> bool:
+    return "clang" in ask(compiler, "--version")
 
 
 def link(argv: Sequence[str], out: Path, environ: Mapping[str, str]) -> None:

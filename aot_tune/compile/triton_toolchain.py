@@ -28,11 +28,13 @@ from aot_tune.compile.programs import (
     CXX_ADDRESS_SPACE,
     NO_LTO,
     QUERY_SECONDS,
+    Compiler,
     baseline_flags,
     cut,
     program_digest,
     program_state,
     rule_files,
+    spelled,
 )
 from aot_tune.compile.toolchain import NO_OPTIONS, Object, Toolchain, toolchain_for
 from aot_tune.render.environment import text_templates
@@ -159,7 +161,7 @@ class TritonToolchain(Toolchain):
     def recipe(self, target: Target) -> dict[str, object]:
         """The architecture, the launcher's flags, and the variables that compilers see."""
         arch, virtual = target_of(target.name)
-        flags = [*self._cxx().command()[1:], *host_flags()]
+        flags = [*self._cxx().command()[1:], *spelled(host_flags(), self._cxx().host())]
         environment, added = key_environment(self._env()), self._cxx().added()
         return {
             "arch": arch,
@@ -236,7 +238,7 @@ class TritonToolchain(Toolchain):
     def link_shared(self, objects: Sequence[Path], out: Path, libraries: Sequence[str] = ()) -> None:  # noqa: ARG002
         """Link objects into a shared library for the benchmark. It finds drivers when it runs."""
         cxx = self._cxx()
-        called = functions_of(objects, cxx.command(), self._env())
+        called = functions_of(objects, cxx.host(), self._env())
         cxx.link_shared([*objects, *called, *(Path(word) for word in self.link_arguments())], out)
 
     def link_arguments(self) -> tuple[str, ...]:
@@ -252,7 +254,7 @@ class TritonToolchain(Toolchain):
         self, source: str, images: Sequence[Image], out: Path, timeout: float, began: float, memory: int
     ) -> Object:
         """Compile the launcher with the images in it."""
-        done = compile_launcher(self._cxx().command(), source, images, out, self._child(out.parent), timeout)
+        done = compile_launcher(self._cxx().host(), source, images, out, self._child(out.parent), timeout)
         if done.timed_out:
             log = f"{done.output}\nerror: the C++ compiler took too long for the launcher"
             return Object(status="timeout", log=log, seconds=time.monotonic() - began, lasting=False)
@@ -329,28 +331,39 @@ def host_flags() -> tuple[str, ...]:
 
 
 def compile_launcher(
-    command: list[str], source: str, images: Sequence[Image], out: Path, environ: Mapping[str, str], timeout: float
+    host: Compiler, source: str, images: Sequence[Image], out: Path, environ: Mapping[str, str], timeout: float
 ) -> Finished:
     """Compile a launcher in the folder of `out`, which holds the images, under fixed names."""
     folder, began = out.parent, time.monotonic()
     (folder / SOURCE_NAME).write_text(source, encoding="utf-8")
     (folder / HEADER).write_text(kernel_header(images))
-    argv = [*command, *host_flags(), NO_LTO, "-I", ".", "-I", str(LAUNCHER), "-MD", "-MF", "candidate.d"]
+    argv = [
+        *host.command,
+        *spelled(host_flags(), host),
+        NO_LTO,
+        "-I",
+        ".",
+        "-I",
+        str(LAUNCHER),
+        "-MD",
+        "-MF",
+        "candidate.d",
+    ]
     argv += ["-c", SOURCE_NAME, "-o", out.name]
     left = max(1.0, timeout - (time.monotonic() - began))
     return run(argv, folder=folder, environ=environ, timeout=left, memory=CXX_ADDRESS_SPACE)
 
 
-def functions_of(objects: Sequence[Path], command: Sequence[str], environ: Mapping[str, str]) -> list[Path]:
-    """What launchers among `objects` are linked with, compiled by `command`. Raises ToolchainError if it fails."""
+def functions_of(objects: Sequence[Path], host: Compiler, environ: Mapping[str, str]) -> list[Path]:
+    """What launchers among `objects` are linked with, compiled by `host`. Raises ToolchainError if it fails."""
     held = [path.read_bytes() for path in objects]
     wanted = [f for f in FUNCTIONS if any(f"_ZN8launcher{len(f)}{f}".encode() in data for data in held)]
     with _lock:
-        return [_function_object(family, list(command), environ) for family in wanted]
+        return [_function_object(family, host, environ) for family in wanted]
 
 
-def _function_object(family: str, command: list[str], environ: Mapping[str, str]) -> Path:
-    key = (family, *command, str(key_environment(environ)))
+def _function_object(family: str, host: Compiler, environ: Mapping[str, str]) -> Path:
+    key = (family, *host.command, str(key_environment(environ)))
     if key not in _made:
         if not _folders:
             _folders.append(scratch_folder())
@@ -358,8 +371,8 @@ def _function_object(family: str, command: list[str], environ: Mapping[str, str]
         folder = Path(_folders[0].name)
         out = folder / f"{len(_made)}_{family}.o"
         argv = [
-            *command,
-            *_FUNCTION_FLAGS,
+            *host.command,
+            *spelled(_FUNCTION_FLAGS, host),
             "-I",
             str(LAUNCHER.parent / "include"),
             "-c",

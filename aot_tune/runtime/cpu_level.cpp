@@ -24,15 +24,19 @@ struct Leaf {
 };
 
 // Not all compilers know the names of these features, so the CPU is asked.
-Leaf features(unsigned subleaf) noexcept {
+Leaf features(unsigned leaf, unsigned subleaf = 0) noexcept {
   Leaf found{};
-  if (!__get_cpuid_count(7, subleaf, &found.eax, &found.ebx, &found.ecx, &found.edx)) return Leaf{};
+  if (!__get_cpuid_count(leaf, subleaf, &found.eax, &found.ebx, &found.ecx, &found.edx)) return Leaf{};
   return found;
 }
 
+constexpr unsigned kExtended = 0x80000001;
+
+bool has_all(unsigned leaf, unsigned bits) noexcept { return (features(leaf).ecx & bits) == bits; }
+
 bool has_bf16() noexcept {
   constexpr unsigned kBf16 = 1u << 5;
-  return features(0).eax >= 1 && (features(1).eax & kBf16) != 0;
+  return features(7).eax >= 1 && (features(7, 1).eax & kBf16) != 0;
 }
 
 // Whether the operating system saves the state of tiles. The CPU has XGETBV, because it has AVX.
@@ -56,7 +60,7 @@ bool may_use_tiles() noexcept {
 
 bool has_tiles() noexcept {
   constexpr unsigned kAmx = 1u << 22 | 1u << 24 | 1u << 25;  // bf16, tile, int8
-  return (features(0).edx & kAmx) == kAmx && keeps_tiles() && may_use_tiles();
+  return (features(7).edx & kAmx) == kAmx && keeps_tiles() && may_use_tiles();
 }
 
 #endif
@@ -68,15 +72,16 @@ extern const bool uses_tiles __attribute__((weak)) = false;
 int32_t supported_level([[maybe_unused]] bool tiles) noexcept {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (!(__builtin_cpu_supports("cmpxchg16b") && __builtin_cpu_supports("lahf_lm") &&
-        __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("sse3") &&
-        __builtin_cpu_supports("ssse3") && __builtin_cpu_supports("sse4.1") &&
-        __builtin_cpu_supports("sse4.2"))) {
+  constexpr unsigned kCmpxchg16b = 1u << 13, kMovbe = 1u << 22, kF16c = 1u << 29;
+  constexpr unsigned kLahf = 1u << 0, kLzcnt = 1u << 5;  // of the extended leaf
+  if (!(has_all(1, kCmpxchg16b) && has_all(kExtended, kLahf) && __builtin_cpu_supports("popcnt") &&
+        __builtin_cpu_supports("sse3") && __builtin_cpu_supports("ssse3") &&
+        __builtin_cpu_supports("sse4.1") && __builtin_cpu_supports("sse4.2"))) {
     return 1;
   }
   if (!(__builtin_cpu_supports("avx") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
-        __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("lzcnt") && __builtin_cpu_supports("movbe"))) {
+        __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("fma") && has_all(1, kMovbe | kF16c) &&
+        has_all(kExtended, kLzcnt))) {
     return 2;
   }
   if (!(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

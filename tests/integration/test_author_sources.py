@@ -16,7 +16,10 @@ include("{root}/cmake/aot_tune_add_library.cmake")
 add_library(half SHARED lib/half.cpp)
 target_compile_definitions(half PRIVATE HALF=0.5f)
 target_include_directories(half INTERFACE lib)
-aot_tune_add_library(own TEMPLATES templates MODULE ops LINK_LIBRARIES half INCLUDE_DIRECTORIES include
+add_library(weights STATIC lib/weights.cpp)
+set_target_properties(weights PROPERTIES POSITION_INDEPENDENT_CODE ON)
+target_compile_definitions(weights PRIVATE FILE="${{CMAKE_SOURCE_DIR}}/lib/weights.bin")
+aot_tune_add_library(own TEMPLATES templates MODULE ops LINK_LIBRARIES half weights INCLUDE_DIRECTORIES include
   COMPILE_DEFINITIONS SHIFT=2 COMPILE_OPTIONS -fno-tree-vectorize $<$<COMPILE_LANGUAGE:CUDA>:--use_fast_math>)
 target_include_directories(own PRIVATE late)
 """
@@ -63,7 +66,8 @@ static const int pairs[2][2] = {{1, 2}, {3, 4}};
 namespace ops {
 void halve(const float* x, float* out, int n) {
   for (int i = 0; i < n; i += STEP)
-    for (int j = i; j < i + STEP && j < n; ++j) out[j] = own_half(x[j]) * SHIFT / (LATE * EARLY * pairs[0][0]);
+    for (int j = i; j < i + STEP && j < n; ++j)
+      out[j] = own_half(x[j]) * own_weights[j] * SHIFT / (2 * LATE * EARLY * pairs[0][0]);
 }
 }  // namespace ops
 """
@@ -73,7 +77,10 @@ FILES = {
     "csrc/halve.cpp": SOURCE,
     "include/sub/early.h": "#define EARLY 1\n",
     "late/late.h": "#define LATE 2\n",
-    "lib/half.h": 'extern "C" float own_half(float x);\nvoid triple(const float* x, float* out, long n);\n',
+    "lib/weights.cpp": 'asm(".section .rodata\\n.global own_weights\\nown_weights: .incbin \\"" FILE "\\"\\n.text");\n',
+    "lib/weights.bin": "\0\0\0\x40" * (1 << 20),  # of 2.0
+    "lib/half.h": 'extern "C" { float own_half(float x); extern const float own_weights[]; }\n'
+    "void triple(const float* x, float* out, long n);\n",
     "lib/half.cpp": 'extern "C" float own_half(float x) { return x * HALF; }\n'
     "void triple(const float* x, float* out, long n) { for (long i = 0; i < n; ++i) out[i] = 3 * x[i]; }\n",
 }
@@ -87,6 +94,22 @@ try:
 except ValueError as error:
     print(error)
 """
+SHARES = (
+    USE
+    + """
+import ctypes, re, subprocess, sys
+from pathlib import Path
+x = np.ones(1 << 20, "f4")
+assert (ops.halve(x) == x / 2).all()  # it reads all weights
+if len(sys.argv) > 1:
+    subprocess.run([sys.executable, "-c", sys.argv[1]], check=True)
+else:
+    parts = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.MULTILINE)
+    (weights,) = [p for p in parts if "/libown.so" in p and int(re.search(r"Size: +([0-9]+)", p)[1]) >= 4096]
+    kinds = r"^(?:Rss|Shared_Clean|Shared_Dirty|Anonymous): +([0-9]+)"
+    print(weights.split()[1], *re.findall(kinds, weights, re.MULTILINE))
+"""
+)
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +141,11 @@ def test_sources_headers_and_libraries_of_a_project(folder: Path) -> None:
     assert re.search(r"\d variants? verified inside the library", said)
     told = run([sys.executable, "-c", USE], env=environment(PYTHONPATH=str(folder / "build")))
     assert "stride" in told
+    # constants of a linked library are in ours, and two processes that use them have one copy of them
+    told = run([sys.executable, "-c", SHARES, SHARES], env=environment(PYTHONPATH=str(folder / "build")))
+    (kilobytes,) = re.findall(r"^r--p (\d+) (\d+) (\d+) (\d+)$", told, re.MULTILINE)
+    resident, shared, on_its_way_to_the_disk, copied = map(int, kilobytes)
+    assert resident == shared + on_its_way_to_the_disk >= 4096 > copied == 0
     assert "ninja: no work to do" in build(folder)
     (folder / "include/sub/early.h").write_text("#define EARLY 3\n")
     assert "wrong-result" in build(folder, status=1)

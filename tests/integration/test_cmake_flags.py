@@ -1,5 +1,8 @@
 """Flags of the project that a library is built in: what it is, is the same with all of them."""
 
+import os
+import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -80,6 +83,37 @@ def test_a_library_runs_on_every_cpu_whatever_a_projects_flags(project: Project,
     project.cmake("-DBUILD_SHARED_LIBS=OFF", flags, build=str(build))
     project.make_all(str(build))
     assert (build / "libtiny.so").read_bytes() == (project.folder / "plain" / "libtiny.so").read_bytes()
+
+
+CLANG = shutil.which(os.environ.get("AOT_TUNE_TEST_CLANG", "clang++"))
+CALLS = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np, ops
+x = np.arange(60000, dtype="f4")
+assert (ops.twice(x) == 2 * x).all() and (ops.twice(x[::-3]) == 2 * x[::-3]).all()
+y = np.zeros_like(x)
+assert ops.twice(x, y=y) is y and (y == 2 * x).all()
+try:
+    ops.twice(x.astype("f8"))
+except ops.Error as error:
+    print(ops.explain("twice", N=60000)["variant"], error)
+"""
+
+
+@pytest.mark.skipif(CLANG is None, reason="no clang++: install Debian's clang, lld and libomp-dev")
+def test_a_library_is_compiled_by_clang_and_linked_by_lld(tmp_path: Path) -> None:
+    """It is tuned, verified inside the library, and called."""
+    made = Project.make(tmp_path / "project", arguments="MODULE ops", CXX=str(CLANG), LDFLAGS="-fuse-ld=lld")
+    made.cmake()
+    said = made.make_all()
+    assert re.search(r"\d measurements made", said)
+    assert re.search(r"libtiny\.so\.1: \d variants verified inside the library", said)
+    folder = made.folder / "cmake"
+    assert run([sys.executable, "-c", CALLS, folder], env=made.environment()).startswith("loop_")
+    whole = (folder / "libtiny.so.1").read_bytes()
+    assert b"clang version" in whole
+    assert b"LLD" in whole
 
 
 LISTS = """

@@ -13,6 +13,7 @@ import msgspec
 from places import SHARED
 from small_operators import make_operator
 
+from aot_tune.compile.cxx import CxxToolchain
 from aot_tune.compile.triton_toolchain import LAUNCHER, functions_of, host_flags, image_name, kernel_header
 from aot_tune.render import Candidate, Rendered, Renderer
 from aot_tune.spec import (
@@ -136,7 +137,7 @@ def compiled(
 
 def linked(objects: Sequence[Path], library: Path) -> Path:
     """Candidates in a shared library, with what their launchers call."""
-    called = functions_of(objects, ["g++"], os.environ)
+    called = functions_of(objects, CxxToolchain().host(), os.environ)
     files = [str(p) for p in (*objects, *called)]
     link = ["g++", "-shared", *files, "-o", str(library), "-ldl", "-lpthread", "-Wl,-z,defs"]
     subprocess.run(link, check=True)
