@@ -5,6 +5,7 @@
 #include "cuda.h"
 #include "cuda_runtime.h"
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -29,17 +30,20 @@ struct float4 {
 // -- threads ----------------------------------------------------------------------------------------------------------
 
 struct Fiber {
-  ucontext_t context;
+  jmp_buf place;
   std::vector<char> stack;
   bool over;
 };
 inline std::vector<Fiber> fibers;
-inline ucontext_t scheduler;
+inline jmp_buf scheduler;
 inline unsigned current;
 inline std::function<void()> thread_body;
 
-inline void give_way() { swapcontext(&fibers[current].context, &scheduler); }
+inline void give_way() {
+  if (_setjmp(fibers[current].place) == 0) _longjmp(scheduler, 1);
+}
 inline void run_fiber() {
+  give_way();
   thread_body();
   fibers[current].over = true;
   give_way();
@@ -116,13 +120,16 @@ int launch_warps(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...)
     blockIdx = dim3(b % grid.x, b / grid.x);
     std::memset(shared_memory(), 0xff, 227 * 1024);
     thread_body = [&] { kernel(arguments...); };
-    fibers.assign(blockDim.x, Fiber());
-    for (Fiber& fiber : fibers) {
-      fiber.stack.resize(1 << 17);
-      getcontext(&fiber.context);
-      fiber.context.uc_stack.ss_sp = fiber.stack.data();
-      fiber.context.uc_stack.ss_size = fiber.stack.size();
-      makecontext(&fiber.context, run_fiber, 0);
+    fibers.resize(blockDim.x);
+    for (current = 0; current < fibers.size(); ++current) {
+      ucontext_t begin;
+      getcontext(&begin);
+      fibers[current].stack.resize(1 << 17);
+      fibers[current].over = false;
+      begin.uc_stack.ss_sp = fibers[current].stack.data();
+      begin.uc_stack.ss_size = fibers[current].stack.size();
+      makecontext(&begin, run_fiber, 0);
+      if (_setjmp(scheduler) == 0) setcontext(&begin);  // from then on, without calls of the system
     }
     bool left = true;
     for (long turn = 0; left; ++turn) {
@@ -131,7 +138,7 @@ int launch_warps(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...)
       for (current = 0; current < fibers.size(); ++current) {
         if (fibers[current].over) continue;
         threadIdx = dim3(current);
-        swapcontext(&scheduler, &fibers[current].context);
+        if (_setjmp(scheduler) == 0) _longjmp(fibers[current].place, 1);
         left = true;
       }
     }
