@@ -37,6 +37,7 @@ def becomes_true(condition: Callable[[], object], seconds: float) -> bool:
 
 def program(path: Path, script: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)  # a program that is just being started cannot be written to
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
     return path

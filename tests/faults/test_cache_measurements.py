@@ -82,7 +82,7 @@ def test_three_flipped_bytes_cost_their_measurement_and_are_gone_once_another_is
     kept, rng, path = THREE, random.Random(5), text_of(tmp_path, *THREE)
     whole = path.read_bytes()
     _, begin, end, _ = ends_of(whole)  # the second of three
-    for _ in range(200):
+    for _ in range(100):
         data = bytearray(whole)
         for at in rng.sample(range(begin, end - 1), 3):
             data[at] ^= rng.randrange(1, 256)
@@ -96,22 +96,6 @@ def test_three_flipped_bytes_cost_their_measurement_and_are_gone_once_another_is
         store, mine = shelf(tmp_path)
         assert [mine.find("c", one.code, one.problem) for one in kept] == kept
         assert store.damaged == 0
-
-
-def test_a_flipped_byte_anywhere_costs_at_most_two_measurements(tmp_path: Path) -> None:
-    """Two if it was the end of the first. Nothing wrong is found, and what is added again is there."""
-    kept, rng, path = THREE, random.Random(6), text_of(tmp_path, *THREE)
-    whole = path.read_bytes()
-    ends = [at for at, byte in enumerate(whole) if byte == ord("\n")]
-    for at in [*ends, *rng.sample(range(len(whole)), 200)]:
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ rng.randrange(1, 256)]) + whole[at + 1 :])
-        _, mine = shelf(tmp_path)
-        lost = [m for m in kept if mine.find("c", m.code, m.problem) != m]
-        assert len(lost) <= 2
-        assert all(mine.find("c", m.code, m.problem) is None for m in lost)
-        for measurement in lost:
-            mine.put(measurement)
-        assert [shelf(tmp_path)[1].find("c", m.code, m.problem) for m in kept] == kept
 
 
 def test_a_text_that_gets_an_earlier_one_s_inode_is_read_from_its_beginning(tmp_path: Path) -> None:

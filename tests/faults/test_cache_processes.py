@@ -6,7 +6,6 @@ import shutil
 import time
 from pathlib import Path
 
-import pytest
 from processes import becomes_true, processes, program
 
 from aot_tune.compile.cache_entry import read_entry
@@ -45,7 +44,6 @@ def working_in(folder: Path) -> list[int]:
     return processes(lambda entry: folder in (entry / "cwd").readlink().parents)
 
 
-@pytest.mark.alone
 def test_kill_9_at_any_moment(tmp_path: Path, start_python) -> None:
     rng, root, count = random.Random(7), tmp_path / "c", 24
     kills, interrupted = int(os.environ.get("AOT_TUNE_TEST_KILLS", KILLS)), 0

@@ -89,7 +89,6 @@ def test_a_worker_is_kept_and_used_again_and_replaced_once_it_is_dead(
 
 
 @ONE_TRITON
-@pytest.mark.alone
 def test_workers_die_with_the_process_that_started_them(search: list[str], tmp_path: Path) -> None:
     """Also one that is busy, and also when nobody can clean up."""
     request_file = tmp_path / "request.json"
