@@ -36,7 +36,7 @@ from aot_tune.compile.programs import (
     rule_files,
     spelled,
 )
-from aot_tune.compile.toolchain import NO_OPTIONS, Object, Toolchain, toolchain_for
+from aot_tune.compile.toolchain import NO_OPTIONS, Object, Toolchain
 from aot_tune.render.environment import text_templates
 from aot_tune.render.template_functions import CPP
 from aot_tune.render.triton.recipe import read_recipes
@@ -139,11 +139,6 @@ class TritonToolchain(Toolchain):
     def baselines(self) -> tuple[Target, ...]:
         """cuda-ptx_80, whose PTX of sm_80 the driver translates for every later device, and each target of AMD."""
         return (BASELINE, *HIP_TARGETS)
-
-    def native(self) -> tuple[Target, ...]:
-        """The CUDA compiler's. No AMD device is looked for."""
-        cuda: Toolchain = toolchain_for("nvcc", self._env())
-        return tuple(t for t in cuda.native() if _supported(t))
 
     def identity(self) -> dict[str, str]:
         """Triton's version, the digests of its compilers and its Python code, and the C++ compiler's identity."""
