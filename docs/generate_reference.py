@@ -19,8 +19,8 @@ from typing import Any
 from aot_tune.cli.main import command_line
 from aot_tune.link import LibrarySpec, OperatorTable
 from aot_tune.link.generate import render_header, render_stub
-from aot_tune.link.run_time_variables import variables_table
 from aot_tune.plan.options import markdown_table
+from aot_tune.plan.run_time_variables import variables_table
 from aot_tune.spec import Operator
 from aot_tune.spec.load_operators import load_operators
 

@@ -19,9 +19,9 @@ from aot_tune.cli.explain_command import json_text
 from aot_tune.compile import families_of, native_targets, offers, parallel_compiles, toolchain_for, toolchains
 from aot_tune.compile.toolkit import find_cutlass
 from aot_tune.compile.visible_gpus import CudaDevice, DeviceQuery, check_ready, installed_torch, visible_devices
-from aot_tune.link.run_time_variables import RUN_TIME_VARIABLES
 from aot_tune.plan.options import OPTIONS, misspelt
 from aot_tune.plan.preflight import devices
+from aot_tune.plan.run_time_variables import RUN_TIME_VARIABLES
 from aot_tune.spec.load_operators import bundled_templates, load_operators
 from aot_tune.support.cache_tiers import open_tiers
 from aot_tune.support.errors import AotTuneError, CacheError, OptionError, did_you_mean

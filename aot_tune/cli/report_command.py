@@ -73,7 +73,7 @@ def add_report(commands: Any) -> None:
 
 def _report(given: argparse.Namespace) -> int:
     if given.trace is not None:
-        return _write_trace(given.build, Path(given.trace))
+        return _write_trace(given.build, given.trace)
     report = read_report(given.build or installed_report(given.module))
     reported = {part.operator for part in report.operators}
     for name in given.operators:
@@ -123,13 +123,17 @@ def _write_page(report: Report, name: str) -> None:
     print(f"{path}: {len(text.encode()) / 1e6:.1f} MB, open it in a browser")
 
 
-def _write_trace(build: Path | None, path: Path) -> int:
+def _write_trace(build: Path | None, name: str) -> int:
     if build is None:
         raise OptionError(
             "--trace needs --build", fix="name the folder of a build; builds by pip keep their log below AOT_TUNE_KEEP"
         )
-    _write(path, trace_of(build / LOG_NAME if build.is_dir() else build))
-    print(f"{path}: open it at https://ui.perfetto.dev or in chrome://tracing")
+    text = trace_of(build / LOG_NAME if build.is_dir() else build)
+    if name == "-":
+        print(text, end="")
+        return 0
+    _write(Path(name), text)
+    print(f"{name}: open it at https://ui.perfetto.dev or in chrome://tracing")
     return 0
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from aot_tune.plan.run_time_variables import RUN_TIME_VARIABLES
 from aot_tune.support.errors import OptionError, did_you_mean
 
 TOLERANT = "replay-or-generic"
@@ -64,11 +65,12 @@ def _number(fits: Callable[[float], bool], what: str, example: str) -> Callable[
     return read
 
 
-def _count(least: int = 1, most: int = 4096) -> Callable[[str, str], int | None]:
+def _count(least: int = 1, most: int = 4096, example: int = 2) -> Callable[[str, str], int | None]:
     def read(name: str, value: str) -> int | None:
         if value and not (value.isdecimal() and least <= int(value) <= most):
             raise OptionError(
-                f"{name}={value!r} is not a count from {least} to {most}", fix=f"write for example {name}=2"
+                f"{name}={value!r} is not a whole number from {least} to {most}",
+                fix=f"write for example {name}={example}",
             )
         return int(value) if value else None
 
@@ -152,14 +154,16 @@ class Options:
         read=_count(),
     )
     max_bytes: int | None = _option(
-        "", "bytes of code that the variants of each kind of calls may have. Empty is no limit", read=_count(most=2**40)
+        "",
+        "bytes of code that the variants of each kind of calls may have. Empty is no limit",
+        read=_count(most=2**40, example=2**20),
     )
     workspace_max: int | None = _option(
         "",
         "bytes of workspace that a candidate may ask for, and that cuBLAS gets as a baseline. Empty is 1 GiB, and 32 "
         "MiB for cuBLAS. Another number is another way to measure, so earlier times do not count. An operator's own "
         "limit is `workspace_max`",
-        read=_count(least=0, most=2**50),
+        read=_count(least=0, most=2**50, example=2**28),
     )
     cache: str = _option(
         "rw",
@@ -278,13 +282,13 @@ def effort_limit(effort: str, guesses: int) -> int | None:
     return limits[effort]
 
 
-_OTHERS = ("CPU_LEVEL", "EXCLUDE", "FORCE", "IMPORT_PATH", "KERNEL_DIR", "TEMPLATE_ROOTS", "TRUST_CACHE")
-"""Variables that belong to aot_tune but are not options of a build."""
+_OTHERS = ("AOT_TUNE_IMPORT_PATH", "AOT_TUNE_TEMPLATE_ROOTS", "AOT_TUNE_TRUST_CACHE")
+"""Variables that are neither options of a build nor read by a library."""
 
 
 def misspelt(environment: Mapping[str, str]) -> list[str]:
     """A line for each variable in the environment whose name is almost an option's. Nothing else would report it."""
-    names_known = [*(o.name for o in OPTIONS), *(f"AOT_TUNE_{name}" for name in _OTHERS)]
+    names_known = [*(o.name for o in OPTIONS), *(v.name for v in RUN_TIME_VARIABLES), *_OTHERS]
     names = sorted(n for n in environment if n.startswith("AOT_TUNE_") and n not in names_known)
     near = {n: difflib.get_close_matches(n, names_known, n=1, cutoff=0.85) for n in names}
     return [

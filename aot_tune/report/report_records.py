@@ -341,7 +341,11 @@ def read_report(path: Path) -> Report:
         path = path / "report.json" if path.is_dir() else path
         text = path.read_bytes()
     except OSError as error:
-        raise BuildError(f"{path} cannot be read", why=str(error), fix="name the report.json of a build") from error
+        raise BuildError(
+            f"{path} cannot be read",
+            why=error.strerror or str(error),
+            fix="name the folder of a build, or its report.json",
+        ) from error
     try:
         version = msgspec.json.decode(text, type=_Version).schema
         if version != SCHEMA:

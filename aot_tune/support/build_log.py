@@ -78,16 +78,26 @@ class BuildLog:
 
 
 def trace_of(path: Path) -> str:
-    """A log as Chrome and Perfetto open it. A line that a killed build did not write whole is left out.
+    """A log as Chrome and Perfetto open it. Lines that were not written whole are left out.
 
     Raises:
         BuildError: when there is no such log.
     """
+    fix = "name the folder of a build, whose log builds by pip keep below AOT_TUNE_KEEP, or a file of AOT_TUNE_PROFILE"
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        events = list(filter(_is_event, path.read_text(encoding="utf-8").split("\n")))
     except (OSError, ValueError) as error:
         raise BuildError(
-            f"{path} cannot be read: {error}",
-            fix="name the folder of a build with --build; builds by pip keep it below AOT_TUNE_KEEP",
+            f"{path} cannot be read", why=getattr(error, "strerror", None) or str(error), fix=fix
         ) from error
-    return '{"traceEvents": [\n' + ",\n".join(lines[:-1]) + "\n]}\n"
+    if not events:
+        raise BuildError(f"{path} has no events", fix=fix)
+    return '{"traceEvents": [\n' + ",\n".join(events) + "\n]}\n"
+
+
+def _is_event(line: str) -> bool:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(event, dict) and "ph" in event

@@ -15,8 +15,8 @@ from aot_tune.cli import doctor
 from aot_tune.cli.doctor import Examination, OptionsFound, cache_lines, examination_lines, find_options, option_lines
 from aot_tune.cli.explain_command import Explanation
 from aot_tune.cli.main import command_line, main
-from aot_tune.link.run_time_variables import RUN_TIME_VARIABLES
 from aot_tune.plan.options import OPTIONS
+from aot_tune.plan.run_time_variables import RUN_TIME_VARIABLES
 from aot_tune.report.report_records import OperatorReport, Report
 from aot_tune.support.storage import CacheLocation
 

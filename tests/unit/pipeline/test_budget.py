@@ -142,6 +142,8 @@ def test_the_log_of_a_build_adds_up_and_is_a_trace(
         row.sort(key=lambda event: float(event["ts"]))
         assert all(a["ts"] + a["dur"] <= b["ts"] + 3000 for a, b in itertools.pairwise(row))
     assert main(["report", "--build", str(build), "--trace", str(tmp_path / "trace.json")]) == 0
+    (tmp_path / "cut.jsonl").write_text((build / "build.jsonl").read_text() + '{"ph": "X", "na\n{"ph": "X"\n')
+    assert main(["report", "--build", str(tmp_path / "cut.jsonl"), "--trace", str(tmp_path / "trace.json")]) == 0
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"] == events
     assert main(["report", "--trace", str(tmp_path / "trace.json")]) == 1
     assert "--trace needs --build" in capsys.readouterr().err

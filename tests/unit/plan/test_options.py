@@ -15,7 +15,7 @@ def test_cmake_wins_over_the_environment() -> None:
 def test_a_misspelt_variable_of_the_environment_is_told() -> None:
     right = {
         "AOT_TUNE_BUDGET": "5",
-        "AOT_TUNE_EXCLUDE": "x",
+        "AOT_TUNE_CHECK": "first",
         "AOT_TUNE_TEST_TRITON": "/x",
         "AOT_TUNER": "1",
         "HOME": "/",
@@ -53,12 +53,12 @@ def test_commas_in_a_list_are_met_with_the_list_as_it_is_to_be(name: str, value:
         ("AOT_TUNE_BUDGET", "-1", "not a positive number"),
         ("AOT_TUNE_BUDGET", "nan", "not a positive number"),
         ("AOT_TUNE_BUDGET", "inf", "not a positive number"),
-        ("AOT_TUNE_JOBS", "0", "not a count"),
-        ("AOT_TUNE_JOBS", "two", "not a count"),
-        ("AOT_TUNE_THREADS", "1.5", "not a count"),
+        ("AOT_TUNE_JOBS", "0", "not a whole number"),
+        ("AOT_TUNE_JOBS", "two", "not a whole number"),
+        ("AOT_TUNE_THREADS", "1.5", "not a whole number"),
         ("AOT_TUNE_MAX_REGRET", "1.5", "write for example AOT_TUNE_MAX_REGRET=0.02"),
-        ("AOT_TUNE_MAX_VARIANTS", "0", "is not a count from 1 to 4096"),
-        ("AOT_TUNE_OLDER_CPUS", "off", "is not a count from 0 to 4096"),
+        ("AOT_TUNE_MAX_VARIANTS", "0", "is not a whole number from 1 to 4096"),
+        ("AOT_TUNE_OLDER_CPUS", "off", "is not a whole number from 0 to 4096"),
         ("AOT_TUNE_MOD", "auto", "unknown option AOT_TUNE_MOD\n  fix: did you mean 'AOT_TUNE_MODE'"),
     ],
 )
