@@ -38,10 +38,10 @@ def add_cache(commands: Any) -> None:
         "explain",
         help="list what decides two objects and differs between them",
         description="List every field that decides what an object holds and that differs: source, flags, environment, "
-        "parts of the compiler, included files. Objects are named by the beginning of their key, by the id of their "
-        "candidate, which reports show, or by their folder.",
+        "parts of the compiler, included files. Objects are named by their candidate, as in reports, by the beginning "
+        "of their key, or by their folder.",
     )
-    explain.add_argument("a", metavar="A")
+    explain.add_argument("a", metavar="A", help="such as packed_3fa2b1c9")
     explain.add_argument("b", metavar="B", nargs="?", help="default: the two newest that A names")
     explain.set_defaults(run=_explain)
 
@@ -73,29 +73,32 @@ def _named(name: str) -> list[_Entry]:
     """The entries that a name stands for, the oldest first."""
     root = cache_location(os.environ).root
     folders = [Path(name)] if "/" in name else sorted(root.glob("objects/*/*")) if root is not None else []
-    entries = [entry for folder in folders if (entry := _read(folder, name if "/" not in name else "")) is not None]
+    entries = [entry for folder in folders if (entry := _read(folder, name)) is not None]
     if not entries:
         raise OptionError(
             f"no object of the cache is named {name!r}",
             why=f"the cache is {root or 'off'}",
-            fix="give at least 4 characters of a key or a candidate's id; AOT_TUNE_CACHE_DIR names another cache",
+            fix="give at least 4 characters of a key, or a candidate's name; AOT_TUNE_CACHE_DIR names another cache",
         )
     return sorted(entries, key=lambda entry: entry.made)
 
 
 def _read(folder: Path, name: str) -> _Entry | None:
-    """An entry, if the name stands for it. Damaged ones have no name."""
+    """An entry, if the name stands for it: the beginning of its key or of its candidate's id, or its folder."""
     trusted = cache_location(os.environ).trusted
     try:
         text = check_entry(folder, folder.name, trusted)
         parts = dict(_flat("", msgspec.json.decode(text)))
-        if name and (len(name) < 4 or not (folder.name.startswith(name) or name in parts["symbol"].split("_"))):
+        ids, start = (folder.name, parts["symbol"].rpartition("_")[2]), name.rpartition("_")[2]
+        if "/" not in name and (len(start) < 4 or not any(i.startswith(start) for i in ids)):
             return None
         made = unseal(read_checked(folder / RECORD, trusted), Object, SCHEMA)
         parts |= {f"includes {file}": digest or "missing" for file, digest in made.includes.items()}
         return _Entry(folder.name, parts, (folder / KEY).stat().st_mtime)
-    except (OSError, CorruptError, OtherSchemaError):
-        return None
+    except (OSError, CorruptError, OtherSchemaError) as error:
+        if "/" not in name:
+            return None
+        raise OptionError(f"{name} is no object of the cache", why=str(error), fix="name another one") from error
 
 
 def _flat(place: str, value: object) -> Iterator[tuple[str, str]]:

@@ -130,9 +130,10 @@ class _Rounds:
                 lines.append(line)
                 of_error = line.startswith("aot-tune: ") or (of_error and line[:1].isspace())
                 failed |= of_error
-                if of_error or (line.startswith("aot_tune: ") and line not in self._said):
+                told = line.partition(" (")[0]  # in brackets are facts that change
+                if of_error or (line.startswith("aot_tune: ") and told not in self._said):
                     print(line, flush=True)
-                    self._said.add(line)
+                    self._said.add(told)
                 if (now := _written(reports)) != written:  # before the library is linked
                     written, shown = now, _show(reports, shown)
         if process.returncode != 0 and not failed:

@@ -18,6 +18,7 @@ from aot_tune.support.installed_paths import cmake_dir
 
 _LISTS, _CACHE = "CMakeLists.txt", "CMakeCache.txt"
 _MOST_LINES = 60
+_OURS = "aot-tune: "
 """How many lines of CMake's output are shown if it fails."""
 _WORK = {"--build": "build what is linked in", "--install": "install"}
 
@@ -144,9 +145,12 @@ def _run(command: Sequence[str], source: Path) -> list[str]:
     lines = done.stdout.splitlines()
     if done.returncode == 0:
         return lines
+    errors = _errors(lines)
+    if errors[:1] and errors[0].startswith(_OURS):
+        raise BuildError("\n  ".join(errors).removeprefix(_OURS))
     raise BuildError(
         f"CMake cannot {next((what for word, what in _WORK.items() if word in command), 'configure')} {str(source)!r}",
-        why="\n       ".join(_errors(lines)),
+        why="\n       ".join(errors),
         fix="correct what CMake reports; -D NAME=VALUE passes a definition to the project",
     )
 
@@ -158,5 +162,5 @@ def _errors(lines: Sequence[str]) -> list[str]:
         return list(lines[-_MOST_LINES:])
     message = itertools.takewhile(lambda line: not line.startswith(("Call Stack", "-- ")), lines[first:])
     told = [line.strip() for line in message if line.strip()]
-    ours = next((i for i, line in enumerate(told) if line.startswith("aot-tune: ")), 0)
+    ours = next((i for i, line in enumerate(told) if line.startswith(_OURS)), 0)
     return told[ours : ours + _MOST_LINES]

@@ -48,7 +48,7 @@ from aot_tune.spec import ConfigValue, Kernel, Operator, Problem, Target
 from aot_tune.spec.load_operators import load_operators, operator_folders, template_paths
 from aot_tune.spec.names import check_identifier
 from aot_tune.support.digests import digest_of_files
-from aot_tune.support.errors import BuildError, Mistakes, SpecError
+from aot_tune.support.errors import AotTuneError, BuildError, Mistakes, SpecError, tell_all
 from aot_tune.support.installed_paths import PACKAGE, package_code, project_files
 from aot_tune.support.limits import usable_cores
 from aot_tune.support.storage import (
@@ -429,8 +429,11 @@ def _read_and_render(
 def _check_spaces(
     operators: Mapping[str, Operator], targets: Sequence[Target], baselines: Sequence[Target], roots: Sequence[Path]
 ) -> None:
-    """Render one config of every kernel and target, so that mistakes in templates show before anything is compiled."""
-    renderer, mistakes = Renderer(roots), Mistakes()
+    """Render one config of every kernel and target, so that mistakes in templates show before anything is compiled.
+
+    A mistake that several kernels meet at the same line is told once.
+    """
+    renderer, mistakes = Renderer(roots), dict[str, AotTuneError]()
     for operator in operators.values():
         for kernel in operator.kernels:
             served = families_of(toolchain_for(kernel.backend))
@@ -439,9 +442,11 @@ def _check_spaces(
                     continue  # its constraints exclude the target
                 if kernel.generic and not generic_dtypes(operator, kernel, target):
                     continue  # it belongs to another baseline
-                with mistakes.gather():
+                try:
                     _render_one(renderer, operator, resolved(kernel, target.name), target)
-    mistakes.tell()
+                except AotTuneError as error:
+                    mistakes.setdefault(error.what.partition(" (kernel ")[0], error)
+    tell_all(mistakes.values())
 
 
 def _render_one(renderer: Renderer, operator: Operator, kernel: Kernel, target: Target) -> None:

@@ -60,6 +60,7 @@ def test_each_part_is_a_miss_and_explained(
         assert main(["cache", "explain", first[:20], str(entry(tmp_path / "c", key))]) == 0
         fields = [line for line in capsys.readouterr().out.splitlines()[2:] if not line.startswith(" ")]
         assert fields == (differs or ["nothing that decides them differs"])
+    assert main(["cache", "explain", f"tuned_{make_rendered(1).digest[:8]}"]) == 0  # as reports name it
     assert main(["cache", "explain", "nowhere"]) == 1
     assert "no object of the cache is named 'nowhere'" in capsys.readouterr().err
 
