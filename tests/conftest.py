@@ -30,7 +30,11 @@ LAUNCH = 'extern "C" __attribute__((visibility("default")))'
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let all processes of a run share what g++ made, whatever folder it was made in."""
+    """Let all processes of a run share what g++ made, whatever folder it was made in.
+
+    In all of them, numpy's OpenBLAS has one thread, so that it may serve calls.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     cache = getattr(config, "cache", None)  # there is none with `-p no:cacheprovider`
     if cache is not None:
         os.environ.setdefault("CCACHE_DIR", str(cache.mkdir("ccache")))
