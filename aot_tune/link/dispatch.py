@@ -389,6 +389,8 @@ def _info(v: Variant, table: OperatorTable) -> str:
     info = ", ".join(c_string(text) for text in (v.name, v.candidate.target, v.candidate.kernel, v.made.digest))
     flags = ", ".join(str(flag).lower() for flag in (v.candidate.generic, v.symbol in table.settled))
     varies = ", true" if v.name in table.varying else ""
+    if v.name in table.uncaptured:
+        varies = f"{varies or ', false'}, true"
     return f"{{{info}, &backend_{v.target.family}, {v.target.level}, {v.target.last}, {flags}{varies}}}"
 
 

@@ -146,6 +146,7 @@ class OperatorTable:
             that `of` names.
         worth: by a variant's name, conditions that hold where its kernel is meant for a call.
         varying: names of variants whose results vary between equal calls, for explain().
+        uncaptured: names of variants whose calls could not be captured in a graph, for explain().
         noting: symbols of variants with a function `<symbol>_note`, which writes a line of text for explain().
             `generate` finds these out from the objects, and the `settled` ones.
         settled: symbols of variants that load nothing more on a device after their first run there, and whose workspace
@@ -158,6 +159,7 @@ class OperatorTable:
     rooflines: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     worth: Mapping[str, tuple[Expr, ...]] = field(default_factory=dict)
     varying: frozenset[str] = frozenset()
+    uncaptured: frozenset[str] = frozenset()
     noting: frozenset[str] = frozenset()
     settled: frozenset[str] = frozenset()
 

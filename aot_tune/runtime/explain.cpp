@@ -68,6 +68,7 @@ void explain_choice(Text& text, const VariantInfo& variant, size_t workspace, co
            variant.kernel, variant.digest, workspace);
   if (*note != '\0') text.add("note: %s\n", note);
   if (variant.varies) text.add("bits: results vary between equal calls\n");
+  if (variant.uncaptured) text.add("graph: its calls could not be captured when they were timed\n");
   text.add("why: %s\n", why);
 }
 

@@ -31,7 +31,8 @@ struct VariantInfo {
   bool generic = false;  // it answers every legal call of its dtypes and devices
   bool settled =
       false;  // its workspace only depends on the call, and it loads nothing more after its first run
-  bool varies = false;  // results of equal calls may have different bits
+  bool varies = false;      // results of equal calls may have different bits
+  bool uncaptured = false;  // its calls could not be captured in a graph when they were timed
 };
 
 // A variant's functions return this if something that it needs is missing, such as a vendor's library, or if

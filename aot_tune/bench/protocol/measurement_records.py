@@ -42,6 +42,8 @@ SPOILED = "spoiled by other programs"
 BUSY = 0.5
 """A machine is busy while other programs use more of its cores."""
 
+UNCAPTURED = "cannot be captured in a CUDA graph"
+"""Begins the note of a time that is of calls on a stream."""
 BASELINE = "baseline:"
 """The candidate of a measurement begins so for a baseline. The baseline's name follows."""
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from aot_tune.bench.protocol import messages
-from aot_tune.bench.protocol.measurement_records import Check, Device, GpuTiming, Policy, Role
+from aot_tune.bench.protocol.measurement_records import UNCAPTURED, Check, Device, GpuTiming, Policy, Role
 from aot_tune.bench.worker.cuda_memory import (
     ApartMemory,
     EdgeMemory,
@@ -229,7 +229,7 @@ class _GraphSampler:
         try:
             recorded = self._engine.record(batch, self._framework)
         except CaptureError as error:
-            self.note = f"cannot be captured in a CUDA graph: {error}; timed on a stream"
+            self.note = f"{UNCAPTURED}: {error}; timed on a stream"
             return one_by_one(batch)
         if recorded.nodes == 0:
             self.note = "launches nothing on the stream that it is given"

@@ -16,7 +16,7 @@ import msgspec
 from aot_tune import __version__
 from aot_tune.bench.devices.family import family
 from aot_tune.bench.devices.roofline import Peaks
-from aot_tune.bench.protocol.measurement_records import Device
+from aot_tune.bench.protocol.measurement_records import UNCAPTURED, Device
 from aot_tune.compile import Toolchain, Variant, target_by_name, toolchain_for
 from aot_tune.link import ExpectedTime, LibrarySpec, OperatorTable, RegimeCalls, TargetTable, generate
 from aot_tune.pipeline.evidence import Chosen, Evidence, guards_of, worth_of
@@ -405,6 +405,7 @@ def _operator(
         reports += generic_only(operator.name, generics)
     made = [m for member in chosen for m in member.evidence.made()]
     varying = {m.candidate for m in made if m.bitwise is False}
+    uncaptured = {m.candidate for m in made if m.status == "ok" and m.reason.startswith(UNCAPTURED)}
     table = OperatorTable(
         operator=operator,
         variants=tuple(variants),
@@ -412,6 +413,7 @@ def _operator(
         rooflines=shares,
         worth=worth,
         varying=frozenset(v.name for v in variants if v.candidate.id in varying),
+        uncaptured=frozenset(v.name for v in variants if v.candidate.id in uncaptured),
     )
     return table, reports
 

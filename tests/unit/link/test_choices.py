@@ -75,7 +75,9 @@ def test_the_choice_of_every_regime_is_the_same_on_many_calls(odd: linked.Built,
 
 def test_explain_says_whose_bits_vary(odd_ops: ModuleType) -> None:
     """FAULTS.md, row 12."""
-    assert odd_ops.explain("rows", M=2, D=2)["bits"] == "results vary between equal calls"
+    told = odd_ops.explain("rows", M=2, D=2)
+    assert told["bits"] == "results vary between equal calls"
+    assert told["graph"] == "its calls could not be captured when they were timed"
     assert "bits" not in odd_ops.explain("likely", **next(iter(REGIMES.values())))
 
 

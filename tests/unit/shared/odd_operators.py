@@ -213,7 +213,7 @@ def _plain(folder: Path, operator: Operator, text: str) -> OperatorTable:
         name = "_".join(["plain", operator.name, *dtypes.values()])
         variants.append(linked.changed(linked.variant(folder, text, name, generic=True), dtypes=dtypes))
     varying = frozenset(v.name for v in variants if operator.name == "rows")
-    return OperatorTable(operator=operator, variants=tuple(variants), varying=varying)
+    return OperatorTable(operator=operator, variants=tuple(variants), varying=varying, uncaptured=varying)
 
 
 # ---- Generic variants for combinations
