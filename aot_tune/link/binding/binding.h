@@ -117,6 +117,7 @@ enum Word {
 };
 
 constexpr int kTypeEntries = 8;
+constexpr int kArrayTypes = 8;
 constexpr int kMaxKeywords = kMaxTensors + kMaxScalars + kMaxAttributes + 2;
 
 // The keywords of an operator's last call, and which argument each is for. -1 if it is no object that is
@@ -125,6 +126,12 @@ struct Keywords {
   PyObject* names;  // a tuple, or NULL
   Py_ssize_t count;
   int8_t places[kMaxKeywords];
+};
+
+// A dtype of numpy in the machine's order, and what it is.
+struct ArrayType {
+  PyObject* dtype;
+  DLDataType type;
 };
 
 struct State {
@@ -137,6 +144,8 @@ struct State {
   int next_type;
   PyObject* array_type;  // numpy.ndarray, once numpy was seen
   PyObject* array_empty;
+  ArrayType array_types[kArrayTypes];
+  int next_array_type;
   PyObject* version_arguments;  // {"max_version": (1, 0)}
   PyObject* no_arguments;
   PyObject* current_stream;         // torch.cuda.current_stream, once it was needed
@@ -181,6 +190,9 @@ struct Borrowed {
   }
   void give_back();
 };
+
+// Reads an array of numpy whose dtype is known, without running any code of numpy. False if it is not.
+bool read_array(const State* state, PyObject* object, Borrowed* out);
 
 // What is being read, for messages.
 struct Place {

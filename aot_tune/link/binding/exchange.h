@@ -3,6 +3,8 @@
 #ifndef AOT_TUNE_LINK_EXCHANGE_H_
 #define AOT_TUNE_LINK_EXCHANGE_H_
 
+#include <Python.h>
+
 #include <cstdint>
 
 #include "aot_tune/base.h"
@@ -59,6 +61,21 @@ struct ArrayInterface {
 
 constexpr int kArrayNativeOrder = 0x200;
 constexpr int kArrayWriteable = 0x400;
+constexpr int kArrayWarnOnWrite = 1 << 31;  // numpy exports such an array as one that cannot be written
+
+// An array as it is in memory: PyArrayObject_fields of numpy's headers, which compiled code of others reads
+// too. A call trusts this only after it was equal to what `__array_struct__` said of an array.
+struct ArrayObject {
+  Py_ssize_t references;
+  void* type;
+  void* data;
+  int ndim;
+  intptr_t* shape;
+  intptr_t* strides;
+  PyObject* base;
+  PyObject* dtype;
+  int flags;
+};
 
 }  // namespace aot_tune::python
 

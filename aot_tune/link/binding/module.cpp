@@ -172,6 +172,7 @@ void each_object(State* state, Visit visit) {
     visit(entry.type);
     visit(entry.gradient);
   }
+  for (ArrayType& known : state->array_types) visit(known.dtype);
   for (PyObject** object : {&state->array_type, &state->array_empty, &state->version_arguments,
                             &state->no_arguments, &state->current_stream, &state->is_grad_enabled,
                             &state->error, &state->type_error, &state->value_error, &state->runtime_error}) {

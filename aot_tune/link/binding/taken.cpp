@@ -56,14 +56,18 @@ bool CallTensors::take(State* state, const Operator& op, int index, PyObject* ob
 }
 
 bool CallTensors::take_any(State* state, const Operator& op, int index, PyObject* object) {
-  settle();
   Borrowed& place = held[index];
   given[index] = &place.tensor;
-  owned |= uint32_t{1} << index;
-  if (!borrow(state, object, {&op, op.tensors[index].name}, &shared, &place)) return false;
+  const bool read =
+      reinterpret_cast<PyObject*>(Py_TYPE(object)) == state->array_type && read_array(state, object, &place);
+  if (!read) {
+    settle();
+    owned |= uint32_t{1} << index;
+    if (!borrow(state, object, {&op, op.tensors[index].name}, &shared, &place)) return false;
+  }
   took(place.tensor);
   if (!op.tensors[index].written()) return true;
-  if (find_type(state, object)->torch) versioned |= uint32_t{1} << index;
+  if (!read && find_type(state, object)->torch) versioned |= uint32_t{1} << index;
   if (made[index] != nullptr) place.unversioned = false;  // it is new, so nobody else has seen it
   return !(place.read_only || place.copied || place.unversioned) || is_read_only(state, op, index);
 }

@@ -113,6 +113,43 @@ __attribute__((cold)) bool wrong_array(State* state, PyObject* object, const Pla
                 op, place.name, dtype.get(), dtypes_taken(place));
 }
 
+// Fills in the layout of a numpy array. Returns whether its strides are not whole elements.
+template <typename Array>
+bool set_layout(const Array& array, DLDataType type, Borrowed* out) {
+  const int size = type.bits >= 8 ? type.bits / 8 : 1;
+  out->tensor.data = array.data;
+  out->tensor.device = {kDLCPU, 0};
+  out->tensor.ndim = array.ndim;
+  out->tensor.dtype = type;
+  out->tensor.shape = out->shape;
+  out->tensor.strides = out->strides;
+  out->tensor.byte_offset = 0;
+  bool wrong = false;
+  for (int i = 0; i < array.ndim; ++i) {
+    out->shape[i] = array.shape[i];
+    out->strides[i] = array.strides[i] / size;
+    wrong |= array.strides[i] % size != 0 && array.shape[i] > 1;
+  }
+  return wrong;
+}
+
+// From now on, arrays of this dtype are read in memory, if what is there is what numpy says of this one.
+void learn_array(State* state, PyObject* object, const ArrayInterface& array, DLDataType type) {
+  if (reinterpret_cast<PyObject*>(Py_TYPE(object)) != state->array_type) return;
+  const auto* memory = reinterpret_cast<const ArrayObject*>(object);
+  Ref dtype = PyObject_GetAttr(object, state->words[kWordDtype]);
+  PyErr_Clear();
+  bool equal = dtype == memory->dtype && memory->data == array.data && memory->ndim == array.ndim &&
+               ((memory->flags ^ array.flags) & kArrayWriteable) == 0;
+  for (int i = 0; equal && i < array.ndim; ++i)
+    equal = memory->shape[i] == array.shape[i] && memory->strides[i] == array.strides[i];
+  if (!equal) return;
+  ArrayType& slot = state->array_types[state->next_array_type];
+  state->next_array_type = (state->next_array_type + 1) % kArrayTypes;
+  Py_XDECREF(slot.dtype);
+  slot = {dtype.take(), type};
+}
+
 bool borrow_array(State* state, PyObject* object, const Place& place, Borrowed* out) {
   const Ref capsule = PyObject_GetAttr(object, state->words[kWordArrayStruct]);  // the caller keeps the array
   if (capsule == nullptr) return false;
@@ -126,22 +163,12 @@ bool borrow_array(State* state, PyObject* object, const Place& place, Borrowed* 
                    : kind == 'u' ? kDLUInt
                    : kind == 'b' ? kDLBool
                                  : -1;
-  bool wrong = array->ndim > kMaxRank || code < 0 || (array->flags & kArrayNativeOrder) == 0;
-  out->tensor.data = array->data;
-  out->tensor.device = {kDLCPU, 0};
-  out->tensor.ndim = array->ndim;
-  out->tensor.dtype = {static_cast<uint8_t>(code), static_cast<uint8_t>(array->itemsize * 8), 1};
-  out->tensor.shape = out->shape;
-  out->tensor.strides = out->strides;
-  out->tensor.byte_offset = 0;
+  const DLDataType type{static_cast<uint8_t>(code), static_cast<uint8_t>(array->itemsize * 8), 1};
   out->read_only = (array->flags & kArrayWriteable) == 0;
-  const int size = array->itemsize > 0 ? array->itemsize : 1;
-  for (int i = 0; !wrong && i < array->ndim; ++i) {
-    out->shape[i] = array->shape[i];
-    out->strides[i] = array->strides[i] / size;
-    wrong = array->strides[i] % size != 0 && array->shape[i] > 1;
-  }
-  return !wrong || wrong_array(state, object, place, *array, code);
+  const bool known = array->ndim <= kMaxRank && code >= 0 && (array->flags & kArrayNativeOrder) != 0;
+  if (!known || set_layout(*array, type, out)) return wrong_array(state, object, place, *array, code);
+  if (!foreign) learn_array(state, object, *array, type);
+  return true;
 }
 
 // The device of another framework's object, or the CPU if it does not tell.
@@ -212,6 +239,19 @@ bool borrow_dlpack(State* state, PyObject* object, const Place& place, Stream* s
 }
 
 }  // namespace
+
+bool read_array(const State* state, PyObject* object, Borrowed* out) {
+  const auto& array = *reinterpret_cast<const ArrayObject*>(object);
+  for (const ArrayType& known : state->array_types) {
+    if (known.dtype != array.dtype) continue;
+    if (known.dtype == nullptr || array.ndim > kMaxRank || set_layout(array, known.type, out)) return false;
+    out->read_only = (array.flags & kArrayWriteable) == 0 || (array.flags & kArrayWarnOnWrite) != 0;
+    out->copied = false;
+    out->unversioned = false;
+    return true;
+  }
+  return false;
+}
 
 void copy_layout(DLTensor* tensor, Borrowed* out) {
   const int rank = tensor->ndim;

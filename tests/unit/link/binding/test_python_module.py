@@ -1,5 +1,6 @@
 """Calls from Python: what is taken, what comes back, and what is refused with which error."""
 
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -104,6 +105,29 @@ def test_any_strides(ops: ModuleType, data: st.DataObject) -> None:
     np.testing.assert_allclose(out, rms(x, weight), rtol=1e-5)
     changed = (out.base if out.base is not None else out) != before
     assert changed.sum() <= m * n
+
+
+def test_arrays_of_known_dtypes_are_what_numpy_says_of_them(ops: ModuleType) -> None:
+    """From the second call on, they are read in memory."""
+    x, weight = np.ones((4, 6), np.float32), np.ones(6, np.float32)
+    fixed, warned = np.zeros_like(x), np.broadcast_arrays(weight, x)[0]  # numpy warns who writes to the second
+    fixed.setflags(write=False)
+    for _ in range(3):
+        np.testing.assert_allclose(ops.rms_norm(x, weight), rms(x, weight), rtol=1e-5)
+        for out in (fixed, warned):
+            with pytest.raises(ops.ArgumentValueError, match="output 'out' is read-only"):
+                ops.rms_norm(x, weight, out=out)
+        again = x.copy()
+        again.dtype = np.dtype(np.int32)
+        with pytest.raises(ops.ArgumentTypeError, match="'x' has dtype i32"):
+            ops.rms_norm(again, weight)
+        narrow = np.zeros((4, 6), np.dtype([("a", "f4"), ("b", "u1")]))["a"]
+        with pytest.raises(ops.ArgumentTypeError, match="strides that are not whole elements"):
+            ops.rms_norm(narrow, weight)
+    held = sys.getrefcount(x.dtype)
+    for _ in range(100):
+        ops.rms_norm(x, weight, out=again.view(np.float32))
+    assert sys.getrefcount(x.dtype) <= held + 1
 
 
 BAD: list[tuple[str, str, str, Callable[[Array, Array], dict[str, object]]]] = [
