@@ -19,7 +19,7 @@ from aot_tune.pipeline.executor import executor_of
 from aot_tune.pipeline.measuring.verify_variants import verified_beside, verify_shipped
 from aot_tune.pipeline.records.lookup import evidence_of_what_holds, recorded_evidence
 from aot_tune.pipeline.records.record_writer import save_records
-from aot_tune.pipeline.scheduling.time_to_link import link_memory, seconds_after, seconds_to_link
+from aot_tune.pipeline.scheduling.time_to_link import TO_CHECK, link_memory, seconds_after, seconds_to_link
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.filling_in import stand_in, without_wrong
 from aot_tune.pipeline.shipping.finish import choose, finish, keep_texts, tell_losses
@@ -258,6 +258,8 @@ def _compile_kept(
     every = [member for members in chosen.values() for member in members]
     kept = [member.evidence.variants[c] for member in every for c in member.selection.kept]
     always = [variant for variants in generics.values() for variant in variants]
+    new = sum(variant.object is None for variant in (*always, *kept))
+    session.coming["kept variants"] = lambda: TO_CHECK * new
     compiled = session.compile([*always, *kept], "kept variants", [member.evidence for member in every])
     always, kept = compiled[: len(always)], compiled[len(always) :]
     left = iter(always)

@@ -338,7 +338,8 @@ class Session:
         given, knowing = list(variants), list(into)
         waiting = sorted(
             {e.id: e for e in given if e.object is None}.values(),
-            key=lambda e: -expected_seconds(self.operators[e.candidate.operator], e),
+            # What no one waits for is in an order that tells from the first ones how long all take.
+            key=lambda e: (-expected_seconds(self.operators[e.candidate.operator], e), "" if ready or then else e.id),
         )
         by_candidate, objects = {e.id: e for e in waiting}, dict[str, Object]()
         start = since = self.progress.now()

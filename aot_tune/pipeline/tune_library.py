@@ -17,6 +17,7 @@ from aot_tune.pipeline.cluster.ray_executor import RayExecutor
 from aot_tune.pipeline.evidence import Evidence, share_among_targets
 from aot_tune.pipeline.executor import executor_of
 from aot_tune.pipeline.records.record_writer import WrittenRecords, check_record_folder, databases_of, write_records
+from aot_tune.pipeline.scheduling.time_to_link import seconds_of_kept
 from aot_tune.pipeline.scheduling.tune_targets import tune
 from aot_tune.pipeline.session import Session
 from aot_tune.pipeline.shipping.finish import selected
@@ -227,6 +228,7 @@ def tune_library(session: Session) -> dict[str, list[Evidence]]:
     """
     began = session.progress.now()
     session.coming["survey"] = lambda: expected_survey(session, session.progress.now() - began)
+    session.coming["kept variants"] = seconds_of_kept(session)
     with session.time.stage("compiling and measuring"):
         evidence = tune(session)
     measured = session.progress.now() - began

@@ -217,6 +217,9 @@ def test_row_61_dev_builds_after_each_edit_also_of_a_header_that_only_cpp_includ
     (project.folder / "pkg").mkdir()
     (project.folder / "pkg" / "__init__.py").write_text("from .tiny_ops import twice\n")
     texts = {file: file.read_text() for file in (header, operator, loop)}
+    report = project.folder / "build" / "dev" / "aot_tune" / "tiny" / "report.json"
+    report.parent.mkdir(parents=True)
+    report.write_text('{"schema": 1}')  # of another version, which a build replaces
     with Dev(project) as dev:
         said = dev.until("waiting for an edit")
         assert re.search(r"twice on cpu-\S+: tried 2 \(2 ok\)\n  N=20000  loop_\w+  \S+ [nu]s\n", said), said
@@ -229,6 +232,9 @@ def test_row_61_dev_builds_after_each_edit_also_of_a_header_that_only_cpp_includ
         said = dev.until("waiting for an edit")
         assert re.search(r"  why: aot-tune: .*loop\.cpp\.j2:\d+: ", said), said
         loop.write_text(texts[loop])
+        operator.write_text(f"raise RuntimeError('not yet')\n{texts[operator]}")
+        said = dev.until("waiting for an edit")
+        assert re.search(r"operator\.py\s+fails: RuntimeError: not yet\s+why: operator\.py:1: raise", said), said
         operator.write_text(texts[operator].replace("2 * call.x", "2 * call.z"))
         said = dev.until("waiting for an edit")
         assert re.search(r"aot-tune: operator 'twice': no reference .*\n  why: .*'z'", said), said

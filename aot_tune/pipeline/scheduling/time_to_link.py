@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 from aot_tune.bench.devices.family import family
@@ -35,6 +36,8 @@ _CHECK, _PER_PROBLEM, _MOST = 3.0, 0.08, 75
 There are two or three problems for each variant, and not many more variants than belong to so many problems."""
 _BENCHES, _BESIDE = 2, 5.0
 """How often a GPU's workers start, for generic variants and for the library, and seconds that each costs beside it."""
+_KEPT, TO_CHECK = 8, 0.2
+"""Variants that a record chooses for an operator on a target, and seconds to check one."""
 _PESSIMISM = 0.5
 """Other programs that slow compilers down more than twice will hardly do so all the time."""
 _COMPILE = 0.5
@@ -77,6 +80,18 @@ def _sources(session: Session) -> int:
     folders = [runtime, *(runtime / name for name in session.plan.families)]
     folders += [_PACKAGE / "link" / "binding"] if session.plan.module else []
     return 1 + bool(session.plan.module) + sum(len(list(f.glob("*.cpp"))) for f in folders)
+
+
+def seconds_of_kept(session: Session) -> Callable[[], float]:
+    """Tells the seconds of variants that records choose: they are compiled, if not cached, and checked last."""
+    count = 0
+    if session.options.mode == "auto" and session.links:
+        places = [(t, session.device_for(t)) for t in session.targets]
+        away = {t.name for t, d in places if t == session.older or d is None or session.is_recorded(d)}
+        databases = (d for d in session.databases if d.operator in session.operators)
+        count = _KEPT * len({(d.operator, t) for d in databases for t in away.intersection(d.targets)})
+    load = session.time.load
+    return lambda: count * ((load.each or _COMPILE) / load.jobs / load.granted + TO_CHECK)
 
 
 def survey_shapes_wanted(session: Session) -> int:

@@ -36,7 +36,8 @@ from aot_tune.spec import Config, Kernel, Operator, Target
 from aot_tune.support.digests import canonical_digest
 from aot_tune.support.errors import AotTuneError, DatabaseError
 
-_OLDER = "older CPUs"
+_OLDER, _OLDER_TAKES = "older CPUs", 0.25
+"""The step's name, and how long it takes in relation to tuning before it, where it has the time."""
 _AT_ONCE = 1 << 20
 """Configs that are asked for at once, if the strategy gives so many.
 
@@ -54,7 +55,10 @@ def tune(session: Session) -> dict[str, list[Evidence]]:
     if session.time.budget.seconds is not None:
         _begin_budget(session)
     if session.older is not None:
-        session.coming[_OLDER] = lambda: older_seconds(session, seconds_after(session))
+        began = session.progress.now()
+        session.coming[_OLDER] = lambda: min(
+            older_seconds(session, seconds_after(session)), _OLDER_TAKES * (session.progress.now() - began)
+        )
     targets = [t for t in session.targets if t != session.older]
     left = [t for t in targets if any(tunes(session, op, t) for op in session.operators.values())]
     for target in targets:

@@ -127,6 +127,11 @@ def test_report_of_a_module(
     (package / "report.json").write_bytes(msgspec.json.encode(report))
     assert main(["report", "--module", "somebodys.ops"]) == 0
     assert "library   theirs" in capsys.readouterr().out
+    (package / "report.json").write_text('{"schema": 99}')
+    assert main(["report", "--module", "somebodys.ops"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"aot-tune: {package}/report.json is a report of another version\n  why: it has version 99")
+    assert "Traceback" not in said
     (package / "ops.abi3.so").touch()
     assert main(["report", "--module", "somebodys"]) == 1
     said = capsys.readouterr().err

@@ -12,8 +12,10 @@ import pytest
 from project import Project
 
 from aot_tune.cli.main import main
-from aot_tune.pipeline.build_time import BuildTime
+from aot_tune.compile import target_by_name
+from aot_tune.pipeline.build_time import BuildTime, CompilerLoad
 from aot_tune.pipeline.scheduling import tune_targets
+from aot_tune.pipeline.scheduling.time_to_link import TO_CHECK, seconds_of_kept
 from aot_tune.search.budget import Budget
 from aot_tune.support.progress import Progress
 
@@ -115,6 +117,23 @@ def test_what_the_link_takes_shortens_a_turn_only_within_a_budget(
     pool: Any = SimpleNamespace(turn=turn, devices=[])
     tune_targets.plan_on(session, pool, [], quiet=True)[1].compiled()
     assert turn.left == left
+
+
+def test_what_records_choose_is_expected_to_be_compiled_and_checked_after_tuning() -> None:
+    here, older = (target_by_name(f"cpu-x86-64-v{level}") for level in (4, 3))
+    devices = {here.name: "a CPU", older.name: "a CPU"}
+    session: Any = SimpleNamespace(
+        options=SimpleNamespace(mode="auto"), links=True, targets=[older, here], older=older, operators={"gemm": None},
+        device_for=lambda target: devices[target.name], is_recorded=lambda _device: False,
+        databases=[SimpleNamespace(operator=o, targets=[here.name, older.name]) for o in ("gemm", "softmax")],
+        time=SimpleNamespace(load=CompilerLoad(2, granted=0.5, each=3.0)),
+    )  # fmt: skip
+    each = 3.0 / 2 / 0.5 + TO_CHECK
+    assert seconds_of_kept(session)() == pytest.approx(8 * each)  # for older CPUs; the others are tuned
+    session.is_recorded = lambda _device: True
+    assert seconds_of_kept(session)() == pytest.approx(16 * each)
+    session.options.mode = "tune"
+    assert seconds_of_kept(session)() == 0
 
 
 def test_the_log_of_a_build_adds_up_and_is_a_trace(
