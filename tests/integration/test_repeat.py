@@ -11,6 +11,7 @@ from project import Project
 
 NOTHING = " 0 measurements made"
 OWN = {"tuned", "used_by", "used_by.lock", "plan.json", "paths.json", "plan.cmake", "clock.json", "headers.d"}
+OWN |= {"build.jsonl"}
 """Files in the folder of a build that are not what it makes."""
 COMPILED = {"dispatch.cpp", "module.cpp", "variants.a", "exports.map", "module.map"}
 
