@@ -115,11 +115,15 @@ class HipccToolchain(CxxToolchain):
         """Compile in the folder of `out` under a fixed file name."""
         folder, made = out.parent, out.with_name("made.o")
         (folder / SOURCE_NAME).write_text(source, encoding="utf-8")
-        argv = [*self.command(), *_flags(target), *option_flags(options, folder), f"-ffile-prefix-map={folder}=."]
-        argv += ["-MD", "-MF", "candidate.d", "-x", "hip", "-c", SOURCE_NAME, "-o", made.name]
+        flags = (*_flags(target), *option_flags(options, folder))
+        argv = [*self.command(), *flags, f"-ffile-prefix-map={folder}=.", "-MD", "-MF", "candidate.d"]
+        argv += ["-x", "hip", "-c", SOURCE_NAME, "-o", made.name]
         done, rule = run(argv, folder=folder, environ=self._child(folder), timeout=timeout), folder / "candidate.d"
         if (failed := failure_of(done, timeout, "hipcc", made, rule)) is not None:
-            return msgspec.structs.replace(failed, log=real_places(failed.log, options), lasting=False)
+            host = (*flags, "--cuda-host-only", "-x", "hip")
+            seen, whole = self._opened(source, host, folder, failed.log, options) if failed.lasting else ((), False)
+            log = real_places(failed.log, options)
+            return msgspec.structs.replace(failed, log=log, includes=dict.fromkeys(seen, ""), lasting=whole)
         functions = {name: name for name in public_functions(made)}
         if not functions:
             log = f"error: the source defines no C function whose name ends in {', '.join(FUNCTIONS)}"

@@ -112,4 +112,8 @@ def test_hip_cpp_is_compiled_and_linked_and_refused_for_measuring(tmp_path: Path
     with pytest.raises(ToolchainError, match="nothing is measured on AMD's devices"):
         chain.link_shared([], tmp_path / "candidate.so")
     assert str(tmp_path).encode() not in made.library.read_bytes()
-    assert target_by_name("hip-gfx90a") in chain.targets()
+    target = target_by_name("hip-gfx90a")
+    wrong = chain.compile("#include <hip/hip_runtime.h>\nwrong", target, tmp_path / "object.o", 60)
+    assert (wrong.status, wrong.lasting) == ("compile-failed", True)  # so it is compiled once
+    assert "candidate.cpp:2:1: error" in wrong.log
+    assert any(name.endswith("hip/hip_runtime.h") for name in wrong.includes)
