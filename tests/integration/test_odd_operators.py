@@ -1,7 +1,11 @@
 """A library of operators with all that few have, built by CMake and used from outside: in place, fragments, dims of
-expressions and integers, drawn inputs, element types. Wrong kernels are not in it. Operators are in the folder `odd`.
+expressions and integers, drawn inputs, element types, calls of a CBLAS, kernels of Halide. Wrong kernels are not in it.
+Operators are in the folder `odd`, and that of Halide in an example.
 """
 
+import importlib.util
+import json
+import os
 import re
 import shutil
 import sys
@@ -12,22 +16,28 @@ from typing import Any
 import numpy as np
 import pytest
 from element_types import NAMES, write_operators
-from environments import run
+from environments import ROOT, run
 from module_files import load_module
 from project import Project
 
 torch: Any = pytest.importorskip("torch")
-OWN = ("add_rms_norm", "gated", "mixture", "paged", "top")
+OWN = ("add_rms_norm", "gated", "mixture", "paged", "product", "top")
+EXAMPLE = ROOT / "examples" / "halide_backend"
+HALIDE = ("blur",) if importlib.util.find_spec("halide") else ()
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """The library, with the module `ops`; what its build said is in `said.txt`."""
-    arguments = f"bundled OPERATORS {' '.join((*OWN, *NAMES))} MODULE ops"
+    arguments = f"bundled OPERATORS {' '.join((*OWN, *HALIDE, *NAMES))} MODULE ops"
     made = Project.make(tmp_path_factory.mktemp("odd") / "project", arguments=arguments)
     lists = made.folder / "CMakeLists.txt"
     lists.write_text(lists.read_text().replace("tiny", "odd"))  # this process may have loaded a libodd.so
     made.env |= {"AOT_TUNE_EFFORT": "quick", "AOT_TUNE_TARGETS": "native"}
+    made.env["AOT_TUNE_THREADS"] = "1"  # the races of threads that wait for busy cores say nothing
+    made.env["PYTHONPATH"] = os.pathsep.join((str(ROOT), install_example(made.folder / "site")))
+    if HALIDE:
+        shutil.copytree(EXAMPLE / "blur" / "templates" / "blur", made.templates / "blur")
     shutil.copytree(Path(__file__).with_name("odd"), made.folder, dirs_exist_ok=True)
     write_operators(made.templates)
     made.cmake()
@@ -275,3 +285,103 @@ def test_integers_of_64_bits_are_whole(module: ModuleType, mixes: bool) -> None:
     theirs, _ = module.mix(torch.from_numpy(keys), torch.from_numpy(added), mixes=mixes, seed=7)
     assert theirs.dtype == torch.uint64
     np.testing.assert_array_equal(theirs.numpy(), want)
+
+
+def install_example(place: Path) -> str:
+    """Install the package of the example, as pip would. Returns the folder to import it from."""
+    info = place / "halide_backend-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: halide_backend\nVersion: 1.0\n")
+    (_, points) = (EXAMPLE / "pyproject.toml").read_text().split("[project.entry-points.")
+    (info / "entry_points.txt").write_text("[" + points.replace('"', ""))
+    shutil.copytree(EXAMPLE / "halide_backend", place / "halide_backend")
+    return str(place)
+
+
+CALLS = """
+import os
+os.environ |= dict(OPENBLAS_NUM_THREADS="{threads}", OMP_NUM_THREADS="1")
+import numpy, ops
+a, b, bias = (numpy.ones(s, "f4") for s in ((96, 512), (512, 256), 256))
+for more in dict(), dict(bias=bias):
+    threads = os.listdir("/proc/self/task")
+    told, value = ops.explain("product", a, b, **more), ops.product(a, b, **more)[7, 9]
+    assert os.listdir("/proc/self/task") == threads
+    print(told["kernel"], float(value), told.get("note", told["rejected"]))
+"""
+PROGRAM = r"""
+#include <stdio.h>
+#include <string.h>
+#include <odd.h>
+#include <aot_tune/tensor.h>
+static float a[96 * 512] = {2}, b[512 * 256] = {3}, c[96 * 256];
+int main(void) {
+  int64_t m[2] = {96, 512}, n[2] = {512, 256}, o[2] = {96, 256};
+  DLTensor x = aot_tune_tensor(a, AOT_TUNE_F32, aot_tune_cpu(), 2, m, NULL);
+  DLTensor y = aot_tune_tensor(b, AOT_TUNE_F32, aot_tune_cpu(), 2, n, NULL);
+  DLTensor z = aot_tune_tensor(c, AOT_TUNE_F32, aot_tune_cpu(), 2, o, NULL);
+  char text[4096] = "";
+  odd_product_explain(&x, &y, NULL, &z, NULL, text, sizeof text);
+  int status = odd_product(&x, &y, NULL, &z, NULL);
+  printf("%d %g\n%s", status, c[0], text);
+  FILE* maps = fopen("/proc/self/maps", "r");
+  for (char line[4096]; fgets(line, sizeof line, maps);)
+    if (strstr(line, "blas")) puts(line);
+  return 0;
+}
+"""
+
+
+def reported(project: Project, name: str) -> Any:
+    """What the build reports of an operator."""
+    report = json.loads((project.folder / "cmake/aot_tune/odd/report.json").read_bytes())
+    return next(o for o in report["operators"] if o["operator"] == name)
+
+
+def test_a_cblas_wins_unless_it_is_beaten(project: Project) -> None:
+    rows = reported(project, "product")["problems"]
+    assert len(rows) == 2
+    for row in rows:  # beside it there is only a kernel that nobody wrote for speed
+        assert row["winner"].rpartition("_")[0] == ("cblas_then_epilogue" if "bias" in row["problem"] else "cblas")
+        assert row["remark"].startswith("OpenBLAS 0.")
+        assert row["paired"] is not None
+
+
+def test_a_cblas_serves_where_it_has_no_threads_of_its_own(project: Project) -> None:
+    said = called(project, CALLS.format(threads=1)).splitlines()
+    assert [line.partition(" 0.")[0] for line in said] == ["cblas 512.0 OpenBLAS", "cblas_then_epilogue 513.0 OpenBLAS"]
+    for line, value in zip(called(project, CALLS.format(threads=2)).splitlines(), ("512.0", "513.0"), strict=True):
+        assert line.startswith(f"generic {value} ")
+        assert "the CBLAS has 2 threads of its own: OPENBLAS_NUM_THREADS=1 lets it serve" in line
+
+
+def test_a_call_loads_no_library(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "main.c").write_text(PROGRAM)
+    built = project.folder / "cmake"
+    includes = [f"-I{built / 'aot_tune/odd'}", f"-I{ROOT / 'aot_tune/runtime/include'}"]
+    library = [f"-L{built}", "-lodd", f"-Wl,-rpath,{built}"]
+    run(["cc", *includes, tmp_path / "main.c", "-o", tmp_path / "main", *library])
+    said = run([tmp_path / "main"])
+    assert said.startswith("0 6\n")
+    assert "no CBLAS is loaded in this process" in said
+    assert "generic" in said
+    assert "blas" not in said.split("variant:")[1].lower()
+
+
+BLUR = """
+import numpy, ops
+x = numpy.random.default_rng(1).random((37, 130), "f4")
+wanted = sum(x[i : i + 35, j : j + 128] for i in range(3) for j in range(3)) / 9
+numpy.testing.assert_allclose(ops.blur(x), wanted, rtol=1e-5)
+print(ops.explain("blur", x)["kernel"])
+"""
+
+
+def test_halide_is_a_backend(project: Project) -> None:
+    """It is built, verified, measured and linked, and part of what identifies the library."""
+    pytest.importorskip("halide")
+    told = reported(project, "blur")
+    assert told["statuses"] == {"ok": 3}
+    assert {row["winner"].rpartition("_")[0] for row in told["problems"]} == {"halide"}
+    assert "halide_backend 1.0" in project.manifest("cmake/aot_tune/odd")["tools"]["halide.plug-in"]
+    assert called(project, BLUR) == "halide\n"
