@@ -7,6 +7,7 @@ import io
 import json
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from triton_installed import VERSIONS
 from aot_tune.build import build_wheel
 from aot_tune.cli.main import main
 from aot_tune.pipeline.build_library import build
+from aot_tune.plan import library_plan
 from aot_tune.report import read_report
 from aot_tune.report.report_records import Report
 from aot_tune.report.report_text import format_report
@@ -223,8 +225,12 @@ def test_everything_is_compiled_then_the_library_is_that_of_generic(
     assert "compile-failed: twice/some.cpp.j2:" in caught.value.why
 
 
-def test_a_template_that_cannot_be_rendered_fails_a_generic_build(tmp_path: Path) -> None:
+def test_what_cannot_be_rendered_or_read_fails_a_generic_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would else be found by who builds on a device."""
+    monkeypatch.setattr(library_plan, "read_functions", Mock(side_effect=BuildError("it cannot be imported")))
+    with pytest.raises(BuildError, match="it cannot be imported"):
+        planned(project(tmp_path / "read", TRITON), tmp_path, AOT_TUNE_MODE="generic", AOT_TUNE_TARGETS="cuda-sm_80")
+    monkeypatch.undo()
     templates = project(tmp_path, KERNEL, some=GENERIC.replace("return 0;", "{{ nothing_of_that_name }}"))
     for mode in ("generic", "auto"):
         with pytest.raises(RenderError, match=r"twice/some\.cpp\.j2:5: .*\(kernel twice/some K=1\)"):
