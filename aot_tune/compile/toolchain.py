@@ -373,7 +373,11 @@ class _Plugin:
             raise self._lies("compile() says that it made an object, but there is no file")
         if above := host.instructions_above(out, target):
             raise self._lies(f"its object for {target.name} has the instruction `{above}`, which is above that")
-        if lacking := set(_FUNCTION.findall(source)) - host.public_functions(out):
+        try:
+            functions = host.public_functions(out)
+        except Exception as error:
+            raise self._lies(f"its object cannot be read: {error}") from error
+        if lacking := set(_FUNCTION.findall(source)) - functions:
             raise self._lies(f"its object lacks the function {min(lacking)!r}")
 
     def link_shared(self, objects: Sequence[Path], out: Path, libraries: Sequence[str] = ()) -> None:
@@ -388,15 +392,11 @@ class _Plugin:
             raise ToolchainError(f"{self._who}: {error.what}", why=error.why, fix=error.fix) from error
         except (Exception, SystemExit) as error:
             does = f"{name}() raises" if name else "it cannot be loaded:"
-            raise ToolchainError(
-                f"{self._who}: {does} {type(error).__name__}: {error}",
-                fix="install another version of the package, or do without it by AOT_TUNE_EXCLUDE_BACKENDS",
-            ) from error
+            raise self._lies(f"{does} {type(error).__name__}: {error}") from error
 
     def _lies(self, what: str) -> ToolchainError:
-        return ToolchainError(
-            f"{self._who}: {what}", fix="tell the package's authors, or do without it by AOT_TUNE_EXCLUDE_BACKENDS"
-        )
+        fix = "install another version of the package, or do without its kernels by AOT_TUNE_EXCLUDE_BACKENDS"
+        return ToolchainError(f"{self._who}: {what}", fix=fix)
 
 
 def target_by_name(name: str) -> Target:

@@ -131,6 +131,10 @@ OBJECTS = {
     "raises": ("1 / 0", "compile() raises ZeroDivisionError"),
     "gives something else": ("return None", "compile() gives None"),
     "makes no file": ("from aot_tune.compile import Object; return Object(status='ok')", "there is no file"),
+    "makes no object": (
+        "out.write_text('x'); from aot_tune.compile import Object; return Object(status='ok')",
+        "cannot be",
+    ),
     "has code above its target": (
         COMPILE.replace("target,", "self.targets()[-1],").replace("source.", f"'{ABOVE}'."),
         "above",
