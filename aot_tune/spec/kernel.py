@@ -267,7 +267,7 @@ class Kernel:
         if self.triton == () or not all(isinstance(f, TritonFunction) for f in self.triton_functions):
             raise SpecError(
                 f"kernel {self.name!r}: triton {str(self.triton)[:80]!r} is not a TritonFunction",
-                fix='write triton=TritonFunction("file.py:name", {...}, grid=...)',
+                fix='write triton=TritonFunction("file.py:name", {...}, grid=...), or a tuple of such',
             )
         given = ["a template"] if self.template else []
         given += ["a Triton function"] if self.triton is not None else []
