@@ -128,7 +128,8 @@ def _write_trace(build: Path | None, name: str) -> int:
         raise OptionError(
             "--trace needs --build", fix="name the folder of a build; builds by pip keep their log below AOT_TUNE_KEEP"
         )
-    text = trace_of(build / LOG_NAME if build.is_dir() else build)
+    folder = build.parent if build.name == "report.json" else build
+    text = trace_of(folder / LOG_NAME if folder.is_dir() else build)
     if name == "-":
         print(text, end="")
         return 0

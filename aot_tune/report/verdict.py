@@ -34,7 +34,7 @@ def verdict_lines(report: Report, missing: Mapping[str, Sequence[str]]) -> list[
     lines += [f"dropped candidates: {'; '.join(dropped)}"] if dropped else []
     for operators, fix in (
         ([name for name, modules in missing.items() if modules], f"install {' or '.join(_modules(missing))}"),
-        ([name for name, modules in missing.items() if not modules], "declare one"),
+        ([name for name, modules in missing.items() if not modules], "declare `baselines`"),
     ):
         have = "has" if len(operators) == 1 else "have"
         lines += [f"{names_text(operators)} {have} no baseline: {fix} to compare"] if operators else []

@@ -192,7 +192,7 @@ def test_a_verdict_has_a_few_lines_of_all_operators() -> None:
     said = verdict_lines(REPORT, {"product": ["torch"], "other": []})
     assert len(said) <= 5
     assert "product has no baseline: install torch to compare" in said
-    assert "other has no baseline: declare one to compare" in said
+    assert "other has no baseline: declare `baselines` to compare" in said
     assert any(line.startswith("dropped candidates: product 1 of ") for line in said), said
     assert told_together([("a", "x"), ("b", "y"), ("c", "x"), ("d", "x"), ("e", "x")]) == [
         "a, c and 2 others: x",
