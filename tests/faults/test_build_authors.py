@@ -230,7 +230,7 @@ def test_row_61_dev_builds_after_each_edit_also_of_a_header_that_only_cpp_includ
         assert "no work to do" in project.make_all("build/dev")
         loop.write_text(texts[loop].replace("{{ unroll(UNROLL) }}", "{{ unroll(UNROLL) }"))
         said = dev.until("waiting for an edit")
-        assert re.search(r"  why: aot-tune: .*loop\.cpp\.j2:\d+: ", said), said
+        assert re.search(r"\naot-tune: .*loop\.cpp\.j2:\d+: ", said), said
         loop.write_text(texts[loop])
         operator.write_text(f"raise RuntimeError('not yet')\n{texts[operator]}")
         said = dev.until("waiting for an edit")
