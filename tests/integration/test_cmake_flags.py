@@ -85,7 +85,7 @@ def test_a_library_runs_on_every_cpu_whatever_a_projects_flags(project: Project,
     assert (build / "libtiny.so").read_bytes() == (project.folder / "plain" / "libtiny.so").read_bytes()
 
 
-CLANG = shutil.which(os.environ.get("AOT_TUNE_TEST_CLANG", "clang++"))
+CLANG = shutil.which(os.environ.get("AOT_TUNE_TEST_CLANG", "clang++-19"))
 CALLS = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -101,7 +101,7 @@ except ops.Error as error:
 """
 
 
-@pytest.mark.skipif(CLANG is None, reason="no clang++: install Debian's clang, lld and libomp-dev")
+@pytest.mark.skipif(CLANG is None, reason="no clang++-19: install Debian's clang-19, lld-19 and libomp-19-dev")
 def test_a_library_is_compiled_by_clang_and_linked_by_lld(tmp_path: Path) -> None:
     """It is tuned, verified inside the library, and called."""
     made = Project.make(tmp_path / "project", arguments="MODULE ops", CXX=str(CLANG), LDFLAGS="-fuse-ld=lld")
