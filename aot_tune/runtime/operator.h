@@ -367,6 +367,7 @@ template <typename Op>
 __attribute__((noinline, cold)) int32_t run_online(const CallOf<Op>& c, const aot_tune_exec* exec,
                                                    const Arguments<Op>& a, uint64_t number) {
   constexpr const OperatorInfo& op = Op::kOperator;
+  if constexpr (Op::kFacts.variant_count < 2) return run(c, exec, a, number);
   int variant = -1;
   size_t size, needed;
   bool first;

@@ -136,11 +136,10 @@ PyObject* allocate(State* state, PyObject* like, const Place& place, const DType
   Ref result = space != nullptr ? allocate_in(state, space, like, type, shape)
                                 : allocate_array(state, like, device, type, shape);
   if (result == nullptr && PyErr_Occurred() == nullptr) {
-    PyErr_Format(
-        state->type_error,
-        "%s: output '%s' cannot be made for arrays of this kind; pass %s=, a tensor of a framework that "
-        "has its dtype and device",
-        place.op->name, place.name, place.name);
+    PyErr_Format(state->type_error,
+                 "%s: output '%s' of %s cannot be made for arrays of this kind; pass %s=, a tensor of a "
+                 "framework that has that dtype and device",
+                 place.op->name, place.name, type.framework, place.name);
   }
   return other ? transpose(result, rank, order) : result.take();
 }
