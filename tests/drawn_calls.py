@@ -97,15 +97,18 @@ def sizes_of(operator: Operator, draw: random.Random) -> dict[str, int]:
 def draw_call(operator: Operator, draw: random.Random, *, frameworks: Sequence[str], device: str = "cpu") -> DrawnCall:
     """A legal call; its tensors are of one of the frameworks, or of several."""
     dtypes = {v: draw.choice(choices) for v, choices in operator.dtypes.items()}
-    mixed = "bf16" not in dtypes.values() and draw.random() < 0.2
-    usual = draw.choice([f for f in frameworks if f == "torch" or "bf16" not in dtypes.values()] or ["torch"])
+    narrow = "bf16" in [*dtypes.values(), *(t.dtype_name for t in operator.tensors)]
+    mixed = not narrow and draw.random() < 0.2
+    usual = draw.choice([f for f in frameworks if f == "torch" or not narrow] or ["torch"])
     attributes = {a.name: draw.choice(a.choices) for a in operator.attributes if draw.random() < 0.6}
     inputs = [t.name for t in operator.inputs if t.optional and draw.random() < 0.5]
     asked = [t.name for t in operator.outputs if t.optional and draw.random() < 0.5]
     dims: dict[str, Any] = sizes_of(operator, draw)
     one = problem(present=[*inputs, *asked], dtypes=dtypes, attributes=attributes, **dims)
     lead = split(one.dims[operator.fold], draw) if operator.fold and draw.random() < 0.6 else None
-    scalars = {s.name: draw.choice((s.default, s.other, 0.5)) for s in operator.scalars if draw.random() < 0.6}
+    scalars = {s.name: dims[s.binds] for s in operator.scalars if s.binds}
+    free = [s for s in operator.scalars if not s.binds]
+    scalars |= {s.name: draw.choice((s.default, s.other, 0.5)) for s in free if draw.random() < 0.6}
     call = DrawnCall(operator, one, {}, {}, lead, scalars)
     for tensor in operator.tensors:
         if not operator.is_present(one, tensor) or (tensor.output and draw.random() < 0.5):
