@@ -301,6 +301,7 @@ def install_example(place: Path) -> str:
 CALLS = """
 import os
 os.environ |= dict(OPENBLAS_NUM_THREADS="{threads}", OMP_NUM_THREADS="1")
+os.sched_setaffinity(0, range(os.cpu_count()))  # OpenBLAS has no more threads than cores
 import numpy, ops
 a, b, bias = (numpy.ones(s, "f4") for s in ((96, 512), (512, 256), 256))
 for more in dict(), dict(bias=bias):

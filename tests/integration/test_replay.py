@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from environments import Builder, Built, Compiler, Venv, copy_source, members
-from places import ROOT
+from environments import ROOT, Builder, Built, Compiler, Venv, copy_source, members
 
 OPERATORS = sorted(path.parent.name for path in (ROOT / "templates").glob("*/operator.py"))
 

@@ -6,8 +6,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from environments import Built, Venv, members, run
-from places import ROOT
+from environments import ROOT, Built, Venv, members, run
 
 OPERATORS = sorted(path.parent.name for path in (ROOT / "templates").glob("*/operator.py"))
 

@@ -61,9 +61,9 @@ def test_a_framework_is_asked_by_the_names_that_it_has(copy: Callable[..., Any],
 def test_others_get_arrays_of_numpy_on_the_cpu_alone(copy: Callable[..., Any]) -> None:
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     assert type(copy(OnDevice(x, (1, 0)))) is np.ndarray
-    with pytest.raises(TypeError, match="pass out=, a tensor of a framework that has its dtype and device"):
+    with pytest.raises(TypeError, match="pass out=, a tensor of a framework that has that dtype and device"):
         copy(OnDevice(x, (2, 0)), stream=0)
-    with pytest.raises(TypeError, match="pass out=, a tensor of a framework that has its dtype and device"):
+    with pytest.raises(TypeError, match="pass out=, a tensor of a framework that has that dtype and device"):
         copy(OnDevice(x.view(np.uint16), (1, 0), 4))
 
 
