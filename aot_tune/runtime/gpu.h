@@ -29,24 +29,28 @@ enum : int {
   kActiveCapture = 1,
 };
 
-// Functions that both have.
-struct Functions {
-  int (*init)(unsigned flags) = nullptr;
-  int (*device_count)(int* count) = nullptr;
-  int (*current_device)(int* device) = nullptr;
-  int (*exchange_mode)(int* mode) = nullptr;
-  int (*allocate)(void** memory, size_t size) = nullptr;
-  int (*is_capturing)(void* stream, int* state) = nullptr;
+// Functions that are looked up in a library.
+struct Lookup {
   void* library = nullptr;
   const char* lacks = nullptr;  // the first missing function
-  bool usable = false;          // nothing is missing
-  int status = 0;               // of `init`
 
   template <typename Function>
   void find(Function& function, const char* name) noexcept {
     function = reinterpret_cast<Function>(dlsym(library, name));
     if (function == nullptr && lacks == nullptr) lacks = name;
   }
+};
+
+// Functions that both have.
+struct Functions : Lookup {
+  int (*init)(unsigned flags) = nullptr;
+  int (*device_count)(int* count) = nullptr;
+  int (*current_device)(int* device) = nullptr;
+  int (*exchange_mode)(int* mode) = nullptr;
+  int (*allocate)(void** memory, size_t size) = nullptr;
+  int (*is_capturing)(void* stream, int* state) = nullptr;
+  bool usable = false;  // nothing is missing
+  int status = 0;       // of `init`
 };
 
 // A family's names in messages.
@@ -75,7 +79,6 @@ void switch_back(const Scope& scope) noexcept;
 int32_t failed(int32_t device_id, int error) noexcept {
   const int device = static_cast<int>(device_id);
   const auto& [name, api, driver, look_at, events] = kWords;
-  (void)events;
   if (const int32_t code = check_driver(device)) return code;
   if (error == kNoDevice) {
     return fail(AOT_TUNE_ERROR_DEVICE, "%s:%d: the %s sees no device; look at %s", name, device, driver,
@@ -136,24 +139,19 @@ const char* gpu_describe(int32_t status) noexcept { return status > 0 ? error_te
 
 // ---- Times
 
-struct Events {
+struct Events : Lookup {
   int (*create)(void** event, unsigned flags);
   int (*record)(void* event, void* stream);
   int (*query)(void* event);
   int (*elapsed)(float* ms, void* first, void* last);
   int (*destroy)(void* event);
-  bool complete = true;
-  template <typename Function>
-  void find(Function& function, int place) noexcept {
-    function = reinterpret_cast<Function>(dlsym(functions().library, kWords.events[place]));
-    complete &= function != nullptr;
-  }
   Events() noexcept {
-    find(create, 0);
-    find(record, 1);
-    find(query, 2);
-    find(elapsed, 3);
-    find(destroy, 4);
+    library = functions().library;
+    find(create, kWords.events[0]);
+    find(record, kWords.events[1]);
+    find(query, kWords.events[2]);
+    find(elapsed, kWords.events[3]);
+    find(destroy, kWords.events[4]);
   }
 };
 
@@ -163,7 +161,7 @@ const Events& events() noexcept {
 }
 
 int32_t gpu_mark(void* stream, void** mark) noexcept {
-  if (!events().complete) return kNotInitialized;
+  if (events().lacks != nullptr) return kNotInitialized;
   const int error = forget(events().create(mark, 0));
   return error != 0 ? error : forget(events().record(*mark, stream));
 }
