@@ -387,11 +387,11 @@ def _variants(table: OperatorTable) -> str:
 
 def _info(v: Variant, table: OperatorTable) -> str:
     info = ", ".join(c_string(text) for text in (v.name, v.candidate.target, v.candidate.kernel, v.made.digest))
-    flags = ", ".join(str(flag).lower() for flag in (v.candidate.generic, v.symbol in table.settled))
-    varies = ", true" if v.name in table.varying else ""
-    if v.name in table.uncaptured:
-        varies = f"{varies or ', false'}, true"
-    return f"{{{info}, &backend_{v.target.family}, {v.target.level}, {v.target.last}, {flags}{varies}}}"
+    flags = [v.candidate.generic, v.symbol in table.settled, v.name in table.varying, v.name in table.uncaptured]
+    while len(flags) > 2 and not flags[-1]:
+        flags.pop()
+    told = ", ".join(str(flag).lower() for flag in flags)
+    return f"{{{info}, &backend_{v.target.family}, {v.target.level}, {v.target.last}, {told}}}"
 
 
 def _bind(op: Operator) -> str:

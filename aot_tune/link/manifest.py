@@ -32,7 +32,7 @@ _SYSTEM_PATH = re.compile(rb"/usr/(?:local/)?(?:include|lib\w*)/|.*/include/c\+\
 _PATH = "holds the path"
 _NOT_FOUND = "cannot open shared object file"
 _IMPORT_SECONDS = 60.0
-_CHANGED = "importing it changes how a process computes with floats, or what it needs does"
+_CHANGED = "importing it, or a library that it needs, changes how a process computes with floats"
 _IMPORT = """
 import sys
 least, small, tiny = map(float, ("5e-324", "2.3e-308", "1e-20"))
