@@ -284,10 +284,7 @@ bool is_header(const char* line, size_t size) noexcept {
 char* read_file(const char* path, size_t most, size_t* size, Text* why) noexcept {
   // without blocking, because the call would wait for a pipe that nobody writes to
   const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (file < 0) {
-    why->add("it cannot be opened: %s", std::strerror(errno));
-    return nullptr;
-  }
+  if (file < 0) return fail_with(why, "it cannot be opened"), nullptr;
   auto* const text = static_cast<char*>(std::malloc(most + 1));
   ssize_t count = text != nullptr ? 1 : -1;
   for (*size = 0; count > 0 && *size <= most; *size += count > 0 ? static_cast<size_t>(count) : 0) {
@@ -295,9 +292,8 @@ char* read_file(const char* path, size_t most, size_t* size, Text* why) noexcept
       count = read(file, text + *size, most + 1 - *size);
     } while (count < 0 && errno == EINTR);
   }
-  const int error = errno;
+  if (count < 0) fail_with(why, "it cannot be read");
   close(file);
-  if (count < 0) why->add("it cannot be read: %s", std::strerror(error));
   if (count >= 0 && *size > most) why->add("it has more than %zu bytes", most);
   if (count < 0 || *size > most) {
     std::free(text);

@@ -9,8 +9,6 @@
 
 namespace aot_tune {
 
-Switch checking;
-
 namespace {
 
 constexpr const char* kVariable = "AOT_TUNE_CHECK";
@@ -22,15 +20,11 @@ constexpr size_t kAligned = 256;
 
 // What the variable says: every so manieth call of a variant, or 0 for the first ones.
 struct Given {
-  const char* text = "";
+  const char* const text = copied(std::getenv(kVariable));
   uint64_t every = 0;
   bool bad = false;
   Given() noexcept {
-    const char* value = std::getenv(kVariable);
-    if (value == nullptr || *value == '\0') return;
-    char* kept = strdup(value);  // a later setenv may free the environment's
-    if (kept != nullptr) text = kept;
-    if (std::strcmp(text, kFirst) == 0) return;
+    if (*text == '\0' || std::strcmp(text, kFirst) == 0) return;
     const char* digit = text;
     for (; *digit >= '0' && *digit <= '9' && every <= kMost; ++digit)
       every = 10 * every + static_cast<uint64_t>(*digit - '0');
@@ -212,7 +206,7 @@ int32_t check_check(const OperatorInfo& op) noexcept {
       op.name, kVariable, given().text, kFirst);
 }
 
-bool read_check() noexcept { return checking.set(*given().text != '\0' && !given().bad); }
+Switch checking([]() noexcept { return *given().text != '\0' && !given().bad; });
 
 bool checks_once() noexcept { return given().every == 0; }
 
@@ -221,22 +215,9 @@ bool is_due(Checks& variant) noexcept {
   return checks_once() ? before == 0 : before % given().every == 0;
 }
 
-void tell_defaults(const FactsInfo& info, std::atomic<bool>* told) noexcept {
-  if (told->exchange(true)) return;
-  std::fprintf(
-      stderr,
-      "aot_tune: %s.%s declares no tolerance; %s compares its floats by the default one, and its integers "
-      "exactly\n",
-      library_info.name, info.op->name, kVariable);
-}
-
-void tell_uncompared(const FactsInfo& info, std::atomic<bool>* told) noexcept {
-  if (told->exchange(true)) return;
-  std::fprintf(
-      stderr,
-      "aot_tune: %s.%s: %s could not compare a call, because there was no memory for a second result, or "
-      "the generic variant failed on it; free memory, or make smaller calls. The call itself was served\n",
-      library_info.name, info.op->name, kVariable);
+void tell_once(const FactsInfo& info, const char* what, std::atomic<bool>* told) noexcept {
+  if (!told->exchange(true))
+    std::fprintf(stderr, "aot_tune: %s.%s%s\n", library_info.name, info.op->name, what);
 }
 
 OtherResults::~OtherResults() { std::free(memory_); }
@@ -358,7 +339,7 @@ void tell_difference(const FactsInfo& info, const int64_t* facts, const VariantI
   char call[400];
   Text call_text(call, sizeof call);
   add_call(call_text, info, facts);
-  std::fprintf(stderr, "aot_tune: %s.%s:%s: variant %s differs from %s%s: %s. %s)\n", library_info.name,
+  std::fprintf(stderr, "aot_tune: %s.%s:%s: variant %s differs from %s%s: %s. %s\n", library_info.name,
                info.op->name, call, variant.name, trusted.generic ? "the generic variant " : "variant ",
                trusted.name, what, then);
 }

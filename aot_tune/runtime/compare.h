@@ -30,13 +30,15 @@ struct Checks {
 };
 
 extern Switch checking;  // it is off if the variable is bad
-bool read_check() noexcept;
-inline bool is_checked() noexcept { return checking.is_on(read_check); }
+inline bool is_checked() noexcept { return checking.is_on(); }
 bool checks_once() noexcept;            // whether only first calls are checked
 bool is_due(Checks& variant) noexcept;  // counts a call
-void tell_defaults(const FactsInfo& info, std::atomic<bool>* told) noexcept;
-// Reports, once for an operator, that a call was due but could not be compared.
-void tell_uncompared(const FactsInfo& info, std::atomic<bool>* told) noexcept;
+constexpr const char* kDefaults =
+    " declares no tolerance; AOT_TUNE_CHECK compares its floats by the default one, and its integers exactly";
+constexpr const char* kUncompared =
+    ": AOT_TUNE_CHECK could not compare a call, because there was no memory for a second result, or the "
+    "generic variant failed on it; free memory, or make smaller calls. The call itself was served";
+void tell_once(const FactsInfo& info, const char* what, std::atomic<bool>* told) noexcept;
 
 // The results of another variant for a call, in memory that is like that of the call's outputs.
 class OtherResults {

@@ -12,8 +12,6 @@
 
 namespace aot_tune {
 
-Switch forcing, excluding;
-
 namespace {
 
 // A variable's parts, each with a zero after it, and one more zero after the last.
@@ -110,13 +108,22 @@ int32_t check_names(const OperatorInfo& op, const VariantInfo* variants, int32_t
 
 }  // namespace
 
-bool read_force() noexcept {
-  // this path checks all of them
-  return forcing.set(*forced().text != '\0' || bad_exclude() || bad_override() || bad_warn() || bad_check() ||
-                     bad_online() || is_checked() || is_online());
+const char* copied(const char* value) noexcept {
+  const char* const copy = value != nullptr ? strdup(value) : nullptr;
+  return copy != nullptr ? copy : "";
 }
 
-bool read_exclude() noexcept { return excluding.set(*excluded().text != '\0'); }
+bool Switch::ask() noexcept {
+  int32_t state = -1;
+  const bool on = read_();
+  return state_.compare_exchange_strong(state, on ? 1 : 0) ? on : state != 0;
+}
+
+Switch forcing([]() noexcept {  // this path checks all of them
+  return *forced().text != '\0' || bad_exclude() || bad_override() || bad_warn() || bad_check() ||
+         bad_online() || is_checked() || is_online();
+});
+Switch excluding([]() noexcept { return *excluded().text != '\0'; });
 
 bool is_excluded(const OperatorInfo& op, const VariantInfo& variant) noexcept {
   return excluded().find([&](const char* part) { return matches(part, op, variant); }) != nullptr;

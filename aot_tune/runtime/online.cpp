@@ -13,13 +13,12 @@
 #include <cinttypes>
 #include <cstring>
 #include <ctime>
+#include <mutex>
 #include <new>
 
 #include "names.h"
 
 namespace aot_tune {
-
-Switch trying;
 
 namespace {
 
@@ -37,16 +36,13 @@ constexpr double kByteTime = 10;   // ns, to compare two results
 
 // A number of percent, with % or without, and then a file after a colon.
 struct Given {
-  const char* text = "";
+  const char* const text = copied(secure_getenv(kVariable));
   double share = 0;
   const char* path = nullptr;
   bool bad = false;
   Given() noexcept {
-    const char* const value = secure_getenv(kVariable);
-    const char* const copied = value != nullptr ? strdup(value) : nullptr;  // a later setenv may free it
-    if (copied == nullptr || *copied == '\0') return;
-    text = copied;
     const char* at = text;
+    if (*at == '\0') return;
     double unit = 0;  // of a digit after the point
     for (; (*at >= '0' && *at <= '9') || (*at == '.' && unit == 0); ++at) {
       if (*at == '.') {
@@ -126,22 +122,13 @@ struct State {
   Running running;
 };
 
-State state;
-pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+State state{};
+std::mutex mutex;
 
-struct Locked {
-  Locked() noexcept { pthread_mutex_lock(&mutex); }
-  Locked(const Locked&) = delete;
-  Locked& operator=(const Locked&) = delete;
-  ~Locked() { pthread_mutex_unlock(&mutex); }
-};
-
-void before_fork() noexcept { pthread_mutex_lock(&mutex); }
-void after_fork() noexcept { pthread_mutex_unlock(&mutex); }
 void in_child() noexcept {
   state.busy = false;  // that thread is not here
   state.running = {};
-  after_fork();
+  mutex.unlock();
 }
 
 // ---- The file
@@ -285,7 +272,7 @@ void keep(Tried* tried) noexcept {
 
 // ---- Trials
 
-// Trials take their share of the time after this one.
+// Puts off the next trials until the cost is within their share of the time.
 void pay(double cost) noexcept {
   if (cost > 0) state.since += static_cast<int64_t>(cost / given().share);
 }
@@ -378,20 +365,20 @@ int32_t check_online(const OperatorInfo& op) noexcept {
       op.name, kVariable, given().text);
 }
 
-bool read_online() noexcept {
+Switch trying([]() noexcept {
   static const bool wanted = [] {
     const bool good = *given().text != '\0' && !given().bad;
     state.since = monotonic();
-    if (good) pthread_atfork(before_fork, after_fork, in_child);
+    if (good) pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, in_child);
     return good;
   }();
-  return trying.set(wanted);
-}
+  return wanted;
+});
 
 Tried* find_tried(const FactsInfo& info, const Backend& backend, int32_t device_id, int64_t* words) noexcept {
   make_coarse(info, words);
   const size_t size = call_words(info), bytes = size * sizeof *words;
-  const Locked locked;
+  const std::lock_guard<std::mutex> locked(mutex);
   Tried*& bucket = state.buckets[hash_of(info, words, size) % kBuckets];
   for (Tried* tried = bucket; tried != nullptr; tried = tried->next) {
     if (tried->info == &info && tried->backend == &backend && tried->device_id == device_id &&
@@ -409,18 +396,18 @@ Tried* find_tried(const FactsInfo& info, const Backend& backend, int32_t device_
   return bucket = made;
 }
 
-int chosen_of(const Tried* tried) noexcept {
-  const Locked locked;
-  return tried != nullptr ? tried->chosen : -1;
+int16_t chosen_of(const Tried* tried) noexcept {
+  const std::lock_guard<std::mutex> locked(mutex);
+  return tried != nullptr ? tried->chosen : int16_t{-1};
 }
 
 bool lacks_candidates(const Tried* tried) noexcept {
-  const Locked locked;
+  const std::lock_guard<std::mutex> locked(mutex);
   return !tried->decided && tried->count == 0;
 }
 
 void list_candidates(Tried* tried, const int16_t* variants, int32_t count, int64_t bytes) noexcept {
-  const Locked locked;
+  const std::lock_guard<std::mutex> locked(mutex);
   if (tried->count > 0) return;  // another thread did
   const bool measurable = tried->backend->copy == nullptr || tried->backend->mark != nullptr;
   auto* const candidates =
@@ -438,7 +425,7 @@ void list_candidates(Tried* tried, const int16_t* variants, int32_t count, int64
 
 Trial next_trial(Tried* tried, bool captured) noexcept {
   Trial trial;
-  const Locked locked;
+  const std::lock_guard<std::mutex> locked(mutex);
   ++tried->calls;
   tried->captured += captured ? 1 : 0;
   trial.settled = tried->decided;
@@ -469,7 +456,7 @@ void end_trial(Tried* tried, const Trial& trial, Outcome outcome, void* stream) 
   const bool timed = trial.what == Trial::kTime;
   Running running = {tried, trial.candidate, trial.mark, nullptr};
   if (trial.mark != nullptr && backend.mark(stream, &running.last) != 0) outcome = Outcome::kUnsure;
-  const Locked locked;
+  const std::lock_guard<std::mutex> locked(mutex);
   if (trial.mark != nullptr && outcome == Outcome::kGood) {
     state.running = running;
     return;

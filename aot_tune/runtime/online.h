@@ -25,18 +25,17 @@ struct Trial {
 enum class Outcome { kGood, kBad, kUnsure, kNotRun };
 
 extern Switch trying;  // it is off if the variable is bad
-bool read_online() noexcept;
-inline bool is_online() noexcept { return trying.is_on(read_online); }
+inline bool is_online() noexcept { return trying.is_on(); }
 
 // What is known of calls with such words, of which those of tensors are made coarser. NULL if there is no
 // room.
 Tried* find_tried(const FactsInfo& info, const Backend& backend, int32_t device_id, int64_t* words) noexcept;
-int chosen_of(const Tried* tried) noexcept;  // the variant that is the fastest, or -1 if nobody knows
+int16_t chosen_of(const Tried* tried) noexcept;  // the variant that is the fastest, or -1 if nobody knows
 bool lacks_candidates(const Tried* tried) noexcept;
 // The first candidate is the usual variant. `bytes` are those of outputs.
 void list_candidates(Tried* tried, const int16_t* variants, int32_t count, int64_t bytes) noexcept;
 
-// Counts a call, and tells what it is to do. If that is something, it is to end.
+// Counts a call, and tells what it is to do. Unless that is kNone, `end_trial` must follow.
 Trial next_trial(Tried* tried, bool captured) noexcept;
 // Before and after the variants are launched.
 void begin_trial(const Tried* tried, Trial* trial, void* stream) noexcept;

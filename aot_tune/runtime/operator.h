@@ -67,17 +67,15 @@ Tried* tried_of(const CallOf<Op>& c) {
 // The variant that AOT_TUNE_ONLINE found for a call, if that answers it, or -1.
 template <typename Op, typename Trace>
 __attribute__((noinline, cold)) int found_online(const CallOf<Op>& c, Trace& trace) {
-  const auto chosen = static_cast<int16_t>(chosen_of(tried_of(c)));
+  const int16_t chosen = chosen_of(tried_of(c));
   return chosen >= 0 ? first_of(c, {&chosen, 1}, trace) : -1;
 }
 
 template <typename Op, typename Trace>
 int choose(const CallOf<Op>& c, Trace& trace) {
   int choice = -1;
-  if (is_overridden() && !c.hollow) {
-    choice = overridden(c, trace);
-    if (choice < 0) choice = found_online(c, trace);
-  }
+  if (is_overridden() && !c.hollow) choice = overridden(c, trace);
+  if (choice < 0 && is_online()) choice = found_online(c, trace);
   if (choice >= 0) return choice;
   if constexpr (Op::kTableCount > 0) {
     const int table = c.hollow ? -1 : table_for<Op>(c.backend, c.level);
@@ -421,7 +419,7 @@ __attribute__((noinline, cold)) int32_t run_online(const CallOf<Op>& c, const ao
                                               : Outcome::kBad,
             stream);
   if (found == OtherResults::kDifferent && !Op::checks[trial.variant].told.exchange(true))
-    tell_difference(c, trial.variant, variant, text, "It is not taken for such calls. (AOT_TUNE_ONLINE");
+    tell_difference(c, trial.variant, variant, text, "It is not taken for such calls. (AOT_TUNE_ONLINE)");
   return status == kUnavailable ? run(c, exec, a, 0) : status;
 }
 
@@ -440,7 +438,7 @@ __attribute__((noinline, cold)) int32_t run_checked(const CallOf<Op>& c, const a
   if (c.hollow || is_capturing(*c.backend, exec) || !is_due(checks))
     return run_online(c, exec, a,
                       checks_once() && checks.passed.load(std::memory_order_relaxed) ? number : 0);
-  if (!Op::kAllowed.declared) tell_defaults(Op::kFacts, &told);
+  if (!Op::kAllowed.declared) tell_once(Op::kFacts, kDefaults, &told);
   OtherResults results(Op::kFacts, *c.backend, c.device(), exec != nullptr ? exec->stream : nullptr);
   OtherResults::Found found;
   char text[300], then[200];
@@ -448,10 +446,10 @@ __attribute__((noinline, cold)) int32_t run_checked(const CallOf<Op>& c, const a
   const int32_t status = run_beside(c, exec, variant, size, c.generic, true, results, &found, what);
   if (status == kUnavailable) return run(c, exec, a, 0);
   if (status != AOT_TUNE_OK) return status;
-  if (found >= OtherResults::kUnknown) tell_uncompared(Op::kFacts, &uncompared);
+  if (found >= OtherResults::kUnknown) tell_once(Op::kFacts, kUncompared, &uncompared);
   if (found == OtherResults::kAlike) checks.passed.store(true, std::memory_order_relaxed);
   if (found != OtherResults::kDifferent) return status;
-  follows.add("From now on, %s serves in its place. (AOT_TUNE_CHECK", Op::kVariants[c.generic].name);
+  follows.add("From now on, %s serves in its place. (AOT_TUNE_CHECK)", Op::kVariants[c.generic].name);
   if (!checks.differs.exchange(true)) tell_difference(c, variant, c.generic, text, then);
   if (results.restore(c.arguments.tensors, c.view)) return AOT_TUNE_OK;
   return fail(AOT_TUNE_ERROR_MEMORY, "%s: the generic variant's results could not be copied to the outputs",
@@ -542,7 +540,7 @@ __attribute__((cold)) int32_t explain(const CallOf<Op>& c, const aot_tune_exec* 
   const char* why = distrusted ? "generic: AOT_TUNE_CHECK found other results of the variant that would serve"
                     : named    ? "named by AOT_TUNE_FORCE"
                     : ruled    ? "named by a rule of AOT_TUNE_OVERRIDE"
-                    : !named && is_overridden() && found_online(c, none) == choice
+                    : found_online(c, none) == choice
                         ? "the fastest of those that AOT_TUNE_ONLINE tried on such calls"
                     : trace.foresaw(chosen) ? "expected to be the fastest of those whose guards hold"
                     : choice != c.generic   ? "first of the variants ranked for such calls whose guards hold"

@@ -5,11 +5,9 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "online.h"
+#include "call_lines.h"
 
 namespace aot_tune {
-
-Switch overriding;
 
 namespace {
 
@@ -425,9 +423,7 @@ int32_t check_override(const OperatorInfo& op) noexcept {
   return bad_override() ? fail(AOT_TUNE_ERROR_ENVIRONMENT, "%s: %s", op.name, rules().error) : AOT_TUNE_OK;
 }
 
-bool read_override() noexcept {
-  return overriding.set((rules().count > 0 && !bad_override()) || is_online());
-}
+Switch overriding([]() noexcept { return rules().count > 0 && !bad_override(); });
 
 const char* override_path() noexcept { return rules().path; }
 

@@ -22,8 +22,7 @@ struct Rule {
 bool read_rule(const char* text, size_t length, Rule* rule, Text* why) noexcept;
 
 extern Switch overriding;  // it is off if the file is bad
-bool read_override() noexcept;
-inline bool is_overridden() noexcept { return overriding.is_on(read_override); }
+inline bool is_overridden() noexcept { return overriding.is_on(); }
 
 // The first rule that a call meets and that names a variant for the call's device goes into `rule`. Returns
 // how many variants it names, and fills in their indices. 0 if there is no such rule.

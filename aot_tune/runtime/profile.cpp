@@ -14,8 +14,6 @@
 
 namespace aot_tune {
 
-Switch profiling;
-
 namespace {
 
 constexpr const char* kVariable = "AOT_TUNE_PROFILE";
@@ -71,11 +69,11 @@ bool has_profiler = false;
 // ---- The file
 
 FILE* file = nullptr;
+const char* given = "";
 
 void stop(const char* why) noexcept {
-  profiling.set(false);
-  std::fprintf(stderr, "aot_tune: %s=%s: %s; calls are not profiled\n", kVariable, secure_getenv(kVariable),
-               why);
+  profiling.turn_off();
+  std::fprintf(stderr, "aot_tune: %s=%s: %s; calls are not profiled\n", kVariable, given, why);
 }
 
 uint64_t bytes_of(const View& view) noexcept {
@@ -87,30 +85,30 @@ uint64_t bytes_of(const View& view) noexcept {
 
 }  // namespace
 
-bool read_profile() noexcept {
+Switch profiling([]() noexcept {
   static const bool on = [] {
-    const char* given = secure_getenv(kVariable);
-    if (given == nullptr || *given == '\0') return profiling.set(false);
-    profiling.set(true);
+    given = copied(secure_getenv(kVariable));
+    if (*given == '\0') return false;
     if (std::strcmp(given, kNvtx) == 0) {
       has_profiler = find_profiler();
-      if (!has_profiler) stop("no profiler that records NVTX runs this process");
-    } else {
-      file = std::fopen(given, "ae");
-      if (file == nullptr || std::setvbuf(file, nullptr, _IOLBF, BUFSIZ) != 0) stop(std::strerror(errno));
+      if (!has_profiler) stop("no profiler that records NVTX runs this process, as `nsys profile` would");
+      return has_profiler;
     }
-    return profiling.is_on([]() noexcept { return false; });
+    file = std::fopen(given, "ae");
+    const bool good = file != nullptr && std::setvbuf(file, nullptr, _IOLBF, BUFSIZ) == 0;
+    if (!good) stop(std::strerror(errno));
+    return good;
   }();
   return on;
-}
+});
 
 ProfiledCall::ProfiledCall(const FactsInfo& info, const int64_t* facts, const VariantInfo& variant,
-                           const DLTensor* const* given, const View* views) noexcept
+                           const DLTensor* const* passed, const View* views) noexcept
     : info_(info), variant_(variant) {
   Text text(call_, sizeof call_);
   add_call(text, info, facts);
   for (int32_t i = 0; i < info.op->tensor_count; ++i) {
-    if (given[i] != nullptr) bytes_ += bytes_of(views[i]) * (info.op->tensors[i].inout ? 2 : 1);
+    if (passed[i] != nullptr) bytes_ += bytes_of(views[i]) * (info.op->tensors[i].inout ? 2 : 1);
   }
   if (has_profiler) {
     char name[600];

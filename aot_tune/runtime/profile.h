@@ -7,14 +7,13 @@
 namespace aot_tune {
 
 extern Switch profiling;  // it is off once the file cannot be written any more
-bool read_profile() noexcept;
-inline bool is_profiled() noexcept { return profiling.is_on(read_profile); }
+inline bool is_profiled() noexcept { return profiling.is_on(); }
 
 // A call, from its begin to its end.
 class ProfiledCall {
  public:
   ProfiledCall(const FactsInfo& info, const int64_t* facts, const VariantInfo& variant,
-               const DLTensor* const* given, const View* views) noexcept;
+               const DLTensor* const* passed, const View* views) noexcept;
   ProfiledCall(const ProfiledCall&) = delete;
   ProfiledCall& operator=(const ProfiledCall&) = delete;
   ~ProfiledCall();

@@ -170,8 +170,8 @@ struct Backend {
   int32_t (*processors)(int32_t device_id) noexcept;
   // Copies between the device and the host, in the stream's order, and waits. NULL if both have one memory.
   int32_t (*copy)(void* to, const void* from, size_t size, void* stream) noexcept;
-  // Puts a mark behind what a stream has to do. `between` tells the time from one mark to another, which are
-  // no more then, unless it is kUnfinished. NULL if work is done when its function returns.
+  // Puts a mark behind what a stream has to do. `between` tells the time from one mark to another and frees
+  // both, unless it returns kUnfinished. NULL if work is done when its function returns.
   int32_t (*mark)(void* stream, void** mark) noexcept;
   int32_t (*between)(void* first, void* last, int64_t* ns) noexcept;
   void (*model)(int32_t device_id, char* name, size_t size) noexcept;  // what its maker calls the device
@@ -216,6 +216,10 @@ Name level_name(const Backend& backend, int32_t level) noexcept;
 // Whether a device of the level runs the variant.
 inline bool runs_on(const VariantInfo& variant, int32_t level) noexcept {
   return level >= variant.level && (variant.last == 0 || level <= variant.last);
+}
+
+inline bool is_capturing(const Backend& backend, const aot_tune_exec* exec) noexcept {
+  return backend.capturing != nullptr && backend.capturing(exec != nullptr ? exec->stream : nullptr);
 }
 
 // Bytes of workspace that a variant may have in a call.
@@ -273,31 +277,32 @@ int32_t preload_all(const Backend* const* backends, int32_t count, const DLDevic
 
 // ---- Variables of the environment
 
-// What a variable asks for. It is read at the first question, by a function that sets the switch.
+// A copy of a variable's value, because a later setenv may free that. Empty if there is none.
+const char* copied(const char* value) noexcept;
+
+// What a variable asks for. It is read at the first question, perhaps by several threads.
 class Switch {
  public:
-  bool is_on(bool (*read)() noexcept) noexcept {
-    const int32_t state = state_.load(std::memory_order_relaxed);
-    return state < 0 ? read() : state != 0;
+  constexpr explicit Switch(bool (*read)() noexcept) noexcept : read_(read) {}
+  bool is_on() noexcept {
+    const int32_t state = state_.load(std::memory_order_acquire);
+    return state < 0 ? ask() : state != 0;
   }
-  bool set(bool on) noexcept {
-    state_.store(on ? 1 : 0, std::memory_order_relaxed);
-    return on;
-  }
+  void turn_off() noexcept { state_.store(0, std::memory_order_relaxed); }
 
  private:
+  bool ask() noexcept;
+  bool (*const read_)() noexcept;
   std::atomic<int32_t> state_{-1};
 };
 
 // AOT_TUNE_FORCE: the variant that is taken. It is also on if one of the other variables is bad, and with
 // AOT_TUNE_CHECK or AOT_TUNE_ONLINE, so that calls without them ask only once.
 extern Switch forcing;
-bool read_force() noexcept;
-inline bool is_forced() noexcept { return forcing.is_on(read_force); }
+inline bool is_forced() noexcept { return forcing.is_on(); }
 
 // AOT_TUNE_EXCLUDE: variants and kernels that are never chosen, unless AOT_TUNE_FORCE names them.
 extern Switch excluding;
-bool read_exclude() noexcept;
 bool is_excluded(const OperatorInfo& op, const VariantInfo& variant) noexcept;
 
 // Whether one of the variables that are checked together with AOT_TUNE_FORCE is bad, and its error.
@@ -313,8 +318,7 @@ int32_t check_online(const OperatorInfo& op) noexcept;
 
 template <typename Trace>
 bool allowed(const OperatorInfo& op, const VariantInfo& variant, Trace& trace) noexcept {
-  return !excluding.is_on(read_exclude) ||
-         trace.guard(!is_excluded(op, variant), variant, "AOT_TUNE_EXCLUDE names it");
+  return !excluding.is_on() || trace.guard(!is_excluded(op, variant), variant, "AOT_TUNE_EXCLUDE names it");
 }
 
 // An argument of the generated guards. It keeps the first guard that fails.

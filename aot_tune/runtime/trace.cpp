@@ -11,11 +11,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <new>
 
 namespace aot_tune {
-
-Switch tracing;
 
 namespace {
 
@@ -47,22 +46,18 @@ struct Counts {
 };
 
 Counts counts;  // guarded by `mutex`
-pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-
-struct Locked {
-  Locked() noexcept { pthread_mutex_lock(&mutex); }
-  Locked(const Locked&) = delete;
-  Locked& operator=(const Locked&) = delete;
-  ~Locked() { pthread_mutex_unlock(&mutex); }
-};
+std::mutex mutex;
 
 // ---- The file's name
 
 // The variable's path, based on the folder of the process when it was read.
 const char* given_path() noexcept {
-  static char* const path = [] {
+  static char* const path = []() -> char* {
     const char* given = secure_getenv(kVariable);
-    return given == nullptr || *given == '\0' ? nullptr : absolute_path(given);
+    if (given == nullptr || *given == '\0') return nullptr;
+    // one of the threads may be counting a call when a process forks
+    pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
+    return absolute_path(given);
   }();
   return path;
 }
@@ -120,7 +115,7 @@ void write_out(int patience_ms) noexcept {
   if (done == Appended::kBusy) return;
   clear();
   if (done == Appended::kDone) return;
-  tracing.set(false);
+  tracing.turn_off();
   std::fprintf(stderr, "aot_tune: %s=%s: %s; calls are not traced\n", kVariable, path, reason);
 }
 
@@ -167,31 +162,19 @@ void add(const FactsInfo& info, const int64_t* words, size_t size, bool captured
 
 // ---- The process
 
-// One of the threads may be counting a call when a process forks.
-void before_fork() noexcept { pthread_mutex_lock(&mutex); }
-void after_fork() noexcept { pthread_mutex_unlock(&mutex); }
-
 __attribute__((destructor)) void write_last() noexcept {
-  if (!tracing.is_on([]() noexcept { return false; })) return;  // it may never have been read
-  const Locked locked;
+  const std::lock_guard<std::mutex> locked(mutex);
   if (counts.process == getpid() && (counts.size > 0 || counts.others > 0)) write_out(kLastPatience);
 }
 
 }  // namespace
 
-bool read_trace() noexcept {
-  static const bool traced = [] {
-    const bool given = given_path() != nullptr;
-    if (given) pthread_atfork(before_fork, after_fork, after_fork);
-    return tracing.set(given);
-  }();
-  return traced;
-}
+Switch tracing([]() noexcept { return given_path() != nullptr; });
 
 void count_call(const FactsInfo& info, const DLTensor* const* given, const View* views, bool empty,
                 bool captured, int64_t* words) noexcept {
   describe_tensors(info, given, views, empty, words);
-  const Locked locked;
+  const std::lock_guard<std::mutex> locked(mutex);
   if (!is_traced()) return;  // another thread's write failed
   if (counts.process != getpid()) begin();
   if (!is_traced()) return;

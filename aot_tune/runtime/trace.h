@@ -7,12 +7,7 @@
 namespace aot_tune {
 
 extern Switch tracing;  // it is off once the file cannot be written any more
-bool read_trace() noexcept;
-inline bool is_traced() noexcept { return tracing.is_on(read_trace); }
-
-inline bool is_capturing(const Backend& backend, const aot_tune_exec* exec) noexcept {
-  return backend.capturing != nullptr && backend.capturing(exec != nullptr ? exec->stream : nullptr);
-}
+inline bool is_traced() noexcept { return tracing.is_on(); }
 
 // Counts a call that was served. `words` begins with its facts. Those of tensors are replaced. For an `empty`
 // call, only the set of its tensors counts.

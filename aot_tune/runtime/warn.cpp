@@ -9,8 +9,6 @@
 
 namespace aot_tune {
 
-Switch warning;
-
 namespace {
 
 constexpr const char* kVariable = "AOT_TUNE_WARN";
@@ -20,13 +18,9 @@ constexpr const char* kRemedy =
     "workload.jsonl`, "
     "and build with AOT_TUNE_WORKLOAD=+workload.jsonl";
 
-// Read once, because a later setenv may free the text.
 const char* given() noexcept {
-  static const char* const text = [] {
-    const char* value = std::getenv(kVariable);
-    return value != nullptr ? strdup(value) : nullptr;
-  }();
-  return text != nullptr ? text : "";
+  static const char* const text = copied(std::getenv(kVariable));
+  return text;
 }
 
 void add_reason(Text& text, const FactsInfo& info, const int64_t* facts, const Backend& backend,
@@ -79,7 +73,7 @@ int32_t check_warn(const OperatorInfo& op) noexcept {
               given(), kUnseen);
 }
 
-bool read_warn() noexcept { return warning.set(std::strcmp(given(), kUnseen) == 0); }
+Switch warning([]() noexcept { return std::strcmp(given(), kUnseen) == 0; });
 
 void warn_of_unseen(const FactsInfo& info, const int64_t* facts, const Backend& backend, const Seen* seen,
                     int row, std::atomic<bool>* told) noexcept {

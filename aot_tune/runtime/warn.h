@@ -30,8 +30,7 @@ struct Seen {
 void add_call(Text& text, const FactsInfo& info, const int64_t* facts) noexcept;
 
 extern Switch warning;  // it is off if the variable is bad
-bool read_warn() noexcept;
-inline bool warns_of_unseen() noexcept { return warning.is_on(read_warn); }
+inline bool warns_of_unseen() noexcept { return warning.is_on(); }
 
 // Reports a call unless it is within what was `seen` of its regime, or an earlier call of the operator was
 // reported. `seen` is null if the device has no table, and `row` is -1 if that has none of the call's kind.
