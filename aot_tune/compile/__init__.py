@@ -17,6 +17,7 @@ from aot_tune.compile.toolchain import (
     toolchains,
 )
 from aot_tune.compile.variant import Variant
+from aot_tune.support.run_program import run
 
 __all__ = [
     "Batch",
@@ -34,6 +35,7 @@ __all__ = [
     "native_targets",
     "offers",
     "parallel_compiles",
+    "run",
     "target_by_name",
     "template_folders",
     "toolchain_for",

@@ -2,13 +2,12 @@
 
 import os
 import re
-import subprocess
 import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
 
-from aot_tune.compile import Object, Toolchain, toolchain_for
+from aot_tune.compile import Object, Toolchain, run, toolchain_for
 
 AVX2 = "-sse41-avx-f16c-fma-avx2"
 AVX512 = f"{AVX2}-avx512-avx512_skylake"
@@ -42,24 +41,20 @@ class Halide(Toolchain):
     def compile(self, source, target, out, timeout, options):
         begin, folder = time.monotonic(), out.parent
         (folder / "pipeline.py").write_text(PIPELINE.search(source)[1])
-        argv = [sys.executable, "-m", "halide_backend.generate", FEATURES[target.name], "pipeline.py", "pipeline.o"]
-        try:
-            failed = run(argv, folder, timeout)
-        except subprocess.TimeoutExpired:
-            return Object(status="timeout", seconds=timeout)
         made = self.cxx.compile(source, target, folder / "glue.o", timeout, options)
-        if failed or made.status != "ok":
-            return Object(status="compile-failed", log=failed, seconds=time.monotonic() - begin) if failed else made
+        if made.status != "ok":
+            return made
         kept = [f"--keep-global-symbol={LAUNCH.search(source)[0]}_{name}" for name in ("workspace", "launch")]
-        failed = run(["ld", "-r", "-o", "all.o", "glue.o", "pipeline.o"], folder, timeout)
-        failed = failed or run(["objcopy", *kept, "all.o", out.name], folder, timeout)
-        if failed:
-            return Object(status="compile-failed", log=failed, lasting=False)
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # also where pip builds in isolation
+        for argv in (
+            [sys.executable, "-m", "halide_backend.generate", FEATURES[target.name], "pipeline.py", "pipeline.o"],
+            ["ld", "-r", "-o", "all.o", "glue.o", "pipeline.o"],
+            ["objcopy", *kept, "all.o", out.name],
+        ):
+            done = run(argv, folder=folder, environ=environ, timeout=timeout)
+            if done.code:
+                status = "timeout" if done.timed_out else "compile-failed"
+                lasting = done.code > 0 and "pipeline.py" in argv  # else the author is not at fault
+                log = done.output or f"error: {argv[0]} ends with status {done.code}"
+                return Object(status=status, log=log, seconds=time.monotonic() - begin, lasting=lasting)
         return Object(status="ok", seconds=time.monotonic() - begin, includes=made.includes, resources=made.resources)
-
-
-def run(argv, folder, timeout):
-    """Run a program in a folder. Returns what it says if it fails."""
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # also where pip builds in isolation
-    done = subprocess.run(argv, cwd=folder, env=environ, capture_output=True, text=True, timeout=timeout, check=False)
-    return done.stdout + done.stderr if done.returncode else ""
