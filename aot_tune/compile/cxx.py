@@ -159,9 +159,7 @@ class CxxToolchain(Toolchain):
         rule = folder / "candidate.d"
         failed = failure_of(done, timeout, "the compiler", out, rule)
         if failed is not None:
-            seen, whole = self._opened(source, flags, folder, failed.log, options) if failed.lasting else ((), False)
-            log = real_places(failed.log, options)
-            return msgspec.structs.replace(failed, log=log, includes=dict.fromkeys(seen, ""), lasting=whole)
+            return self._with_includes(failed, source, flags, folder, options)
         # Names in authors' code may also be in other authors' code. What a sanitizer watches is linked alone.
         watched = any(option.startswith("-fsanitize=") for option in options.options)
         problem = self._localized(out, options) if options and not watched else ""
@@ -186,10 +184,15 @@ class CxxToolchain(Toolchain):
         self, source: str, target: Target, folder: Path, timeout: float, options: CompileOptions = NO_OPTIONS
     ) -> dict[str, bytes]:
         """Assembly."""
-        (folder / SOURCE_NAME).write_text(source, encoding="utf-8")
         flags = (*_flags(target, self.host()), *option_flags(options, folder), NO_LTO, f"-ffile-prefix-map={folder}=.")
+        return self._assembly(source, flags, folder, timeout, CXX_ADDRESS_SPACE)
+
+    def _assembly(
+        self, source: str, flags: Sequence[str], folder: Path, timeout: float, memory: int | None = None
+    ) -> dict[str, bytes]:
+        (folder / SOURCE_NAME).write_text(source, encoding="utf-8")
         argv = [*self.command(), *flags, "-S", SOURCE_NAME, "-o", "made.s"]
-        run(argv, folder=folder, environ=self._child(folder), timeout=timeout, memory=CXX_ADDRESS_SPACE)
+        run(argv, folder=folder, environ=self._child(folder), timeout=timeout, memory=memory)
         assembly = folder / "made.s"
         return {"s": assembly.read_bytes()} if assembly.is_file() else {}
 
@@ -268,13 +271,18 @@ class CxxToolchain(Toolchain):
             whole &= assembled is not None
         return tuple(sorted({*real, *beside.paths, *files})), whole and beside.whole
 
-    def _opened(
-        self, source: str, flags: Sequence[str], folder: Path, log: str, options: CompileOptions
-    ) -> tuple[tuple[str, ...], bool]:
-        """What a source includes that does not compile. Compilers list nothing for it."""
-        argv = [*self.command(), *flags, "-E", "-H", SOURCE_NAME, "-o", os.devnull]
-        done = run(argv, folder=folder, environ=self._child(folder), timeout=QUERY_SECONDS, keep=_LISTING)
-        return self._includes(source, opened_files(done.output), options, log)
+    def _with_includes(
+        self, failed: Object, source: str, flags: Sequence[str], folder: Path, options: CompileOptions
+    ) -> Object:
+        """A failure with what its source includes. Compilers list nothing for a source that does not compile."""
+        seen: tuple[str, ...] = ()
+        whole = failed.lasting
+        if failed.lasting:
+            argv = [*self.command(), *flags, "-E", "-H", SOURCE_NAME, "-o", os.devnull]
+            done = run(argv, folder=folder, environ=self._child(folder), timeout=QUERY_SECONDS, keep=_LISTING)
+            seen, whole = self._includes(source, opened_files(done.output), options, failed.log)
+        log = real_places(failed.log, options)
+        return msgspec.structs.replace(failed, log=log, includes=dict.fromkeys(seen, ""), lasting=whole)
 
 
 def _flags(target: Target, host: Compiler) -> tuple[str, ...]:

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-import msgspec
-
 from aot_tune.compile.cxx import CxxToolchain
 from aot_tune.compile.diagnostics import SOURCE_NAME, first_error
 from aot_tune.compile.object_files import (
@@ -32,7 +30,6 @@ from aot_tune.compile.programs import (
     program_digest,
     program_of,
     program_state,
-    real_places,
     rule_files,
 )
 from aot_tune.compile.toolchain import NO_OPTIONS, Object
@@ -120,10 +117,7 @@ class HipccToolchain(CxxToolchain):
         argv += ["-x", "hip", "-c", SOURCE_NAME, "-o", made.name]
         done, rule = run(argv, folder=folder, environ=self._child(folder), timeout=timeout), folder / "candidate.d"
         if (failed := failure_of(done, timeout, "hipcc", made, rule)) is not None:
-            host = (*flags, "--cuda-host-only", "-x", "hip")
-            seen, whole = self._opened(source, host, folder, failed.log, options) if failed.lasting else ((), False)
-            log = real_places(failed.log, options)
-            return msgspec.structs.replace(failed, log=log, includes=dict.fromkeys(seen, ""), lasting=whole)
+            return self._with_includes(failed, source, (*flags, "--cuda-host-only", "-x", "hip"), folder, options)
         functions = {name: name for name in public_functions(made)}
         if not functions:
             log = f"error: the source defines no C function whose name ends in {', '.join(FUNCTIONS)}"
@@ -146,12 +140,8 @@ class HipccToolchain(CxxToolchain):
         self, source: str, target: Target, folder: Path, timeout: float, options: CompileOptions = NO_OPTIONS
     ) -> dict[str, bytes]:
         """The device's assembly."""
-        (folder / SOURCE_NAME).write_text(source, encoding="utf-8")
-        argv = [*self.command(), *_flags(target), *option_flags(options, folder), "--cuda-device-only"]
-        argv += ["-x", "hip", "-S", SOURCE_NAME, "-o", "made.s"]
-        run(argv, folder=folder, environ=self._child(folder), timeout=timeout)
-        assembly = folder / "made.s"
-        return {"s": assembly.read_bytes()} if assembly.is_file() else {}
+        flags = (*_flags(target), *option_flags(options, folder), "--cuda-device-only", "-x", "hip")
+        return self._assembly(source, flags, folder, timeout)
 
     def link_shared(self, objects: Sequence[Path], out: Path, libraries: Sequence[str] = ()) -> None:  # noqa: ARG002
         """Nothing is measured on AMD's devices, so nothing is linked for the benchmark."""
