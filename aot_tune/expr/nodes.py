@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -76,13 +77,13 @@ class ExprNode:
         return cls(op, tuple(map(cls.wrapped, operands)))
 
     @classmethod
+    @abstractmethod
     def wrapped(cls: type[_Self], value: Any) -> _Self:
         """A value as a node. A node stays as it is."""
-        raise NotImplementedError
 
+    @abstractmethod
     def key(self) -> str:
         """A canonical text: equal for equal nodes, stable across processes."""
-        raise NotImplementedError
 
     def __hash__(self) -> int:
         return hash(self.key())
