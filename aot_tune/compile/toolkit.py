@@ -133,14 +133,14 @@ def _places(environ: Mapping[str, str], system: Path, search: Sequence[str] | No
 
 
 def open_toolkit(command: tuple[str, ...], host: str, environ: Mapping[str, str]) -> Toolkit:
-    """Ask an nvcc where its files are; it needs a host compiler. Raises ToolchainError for another answer."""
+    """Ask an nvcc with a host compiler where its files are. Raises ToolchainError if it does not say so."""
     child = compiler_environment(environ, Path("/nowhere"))
     del child["TMPDIR"]
     return _open(Compiler(command, tuple(sorted(child.items())), program_state(Path(command[0]))), host)
 
 
 def find_cutlass(environ: Mapping[str, str], search: Sequence[str] | None = None) -> Path | None:
-    """CUTLASS's include folder: below CUTLASS_PATH (else raises ToolchainError), in its wheel, or None."""
+    """The include folder of CUTLASS; None without one. Raises ToolchainError if CUTLASS_PATH names another folder."""
     named = environ.get("CUTLASS_PATH", "")
     folders = [Path(named), Path(named, "include")] if named else []
     if not named:

@@ -265,7 +265,7 @@ _ACTIVATIONS: dict[str, Callable[[Formula], Formula]] = {
 
 
 def program_of(op: OperatorFields, name: str) -> Program:
-    """The program of a fragment, or of the whole epilogue. Raises SpecError if there is none, or it contradicts."""
+    """The program of a fragment or the whole epilogue. Raises SpecError: none, or it contradicts the operator."""
     if name == EPILOGUE and op.epilogue is not None:
         formula = functools.reduce(functools.partial(_after, op), op.epilogue.steps, el.value())
         return typed(formula, _of_epilogue(op, op.epilogue))

@@ -61,7 +61,7 @@ def range_of(operator: OperatorFields, dim: str, problems: Sequence[Problem]) ->
 
 
 def extents_of_regime(operator: OperatorFields, name: str, dim: str, between: tuple[int, int]) -> tuple[int, int]:
-    """Extents of a dim within `between` that calls of a regime may have, fact by fact; (1, 0) if none."""
+    """The range of a dim within `between` in a regime, by its conditions on this dim alone; (1, 0) if it is empty."""
     for other, conditions in regimes_of(operator):
         for condition in conditions if other == name or len(conditions) == 1 else ():
             between = _narrowed(condition, dim, between, holds=other == name)

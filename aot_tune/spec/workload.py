@@ -144,7 +144,7 @@ def problem_named(operator: Operator, text: str) -> Problem:
 
 
 def normal_problem(operator: Operator, problem: Problem) -> Problem:
-    """An equal, fitting problem without defaults; strides that an order of axes gives become that order."""
+    """An equal problem without defaults; strides become orders of axes where they can. It must fit the operator."""
     order: dict[str, tuple[int, ...]] = {}
     strides: dict[str, tuple[int, ...]] = {}
     for name in sorted({*problem.order, *problem.strides}):

@@ -399,9 +399,7 @@ def _zeroed(
     earlier: Container[int],
     what: str,
 ) -> tuple[Passed, ...]:
-    """Arguments whose memory is set to 0 before a launch: those declared, and those of the autotuner.
-
-    A buffer that is `zero` is set where it is used first: not if it is one of the `earlier` ones, by `id`."""
+    """What a launch sets to 0: `reset_to_zero`, and `zero` buffers whose `id` is of no `earlier` launch."""
     by_name = {p.name: p for p in passed}
     new = (p for p in passed if id(p.argument.buffer) not in earlier)
     zeroed = [p for p in new if p.argument.buffer is not None and p.argument.buffer.zero]

@@ -326,7 +326,7 @@ def _conditions(operator: Operator, given: Descriptor, promised: Sequence[Expr] 
 
 
 def _unmet(operator: Operator, given: Descriptor, family: str) -> Expr | None:
-    """A condition that legal calls need not meet: one with other addresses, strides or extents does not."""
+    """A condition that a legal call may fail: one with other addresses, strides or extents than the workload's."""
     problem = next(iter(operator.workload_for(family)), None)
     if problem is None:
         return None
