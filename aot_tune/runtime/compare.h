@@ -38,6 +38,7 @@ constexpr const char* kDefaults =
 constexpr const char* kUncompared =
     ": AOT_TUNE_CHECK could not compare a call, because there was no memory for a second result, or the "
     "generic variant failed on it; free memory, or make smaller calls. The call itself was served";
+// Reports what is the case for an operator, unless it was told.
 void tell_once(const FactsInfo& info, const char* what, std::atomic<bool>* told) noexcept;
 
 // The results of another variant for a call, in memory that is like that of the call's outputs.

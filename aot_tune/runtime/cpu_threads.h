@@ -57,7 +57,7 @@ class CallThreads {
 int32_t set_num_threads(int32_t threads) noexcept;
 int32_t get_num_threads() noexcept;
 
-// The calling thread's number within a call that does not rest. 0 without OpenMP.
+// How many threads the calling thread's kernels get, unless they rest for a call. 0 without OpenMP.
 int32_t usual_threads() noexcept;
 
 // Whole cores, at least one, that the quotas of the process's control groups (version 1 or 2) pay for. 0

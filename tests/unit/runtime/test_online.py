@@ -119,7 +119,9 @@ def test_a_variant_with_other_results_is_told_and_not_taken(built: linked.Built,
 def test_calls_that_change_their_inputs_change_them_once(odd: linked.Built, tmp_path: Path) -> None:
     """The other variant computes with copies, before the one that serves, or it serves itself."""
     code = "x = np.zeros(1000, np.float32)\nfor _ in range(200): ops.grow(x)\nprint(x.min(), x.max())"
-    assert run(odd, code, f"100:{tmp_path}/file") == ("200.0 200.0\n", "")
+    profile = tmp_path / "profile"
+    assert run(odd, code, f"100:{tmp_path}/file", AOT_TUNE_PROFILE=str(profile)) == ("200.0 200.0\n", "")
+    assert profile.read_text().count('"bytes": 8000') == 200  # 1000 floats, read and written
     assert [*read_trace(tmp_path / "file").counts[0]["online"]["ns"]] == ["grow_1", "grow_2"]
 
 
