@@ -211,8 +211,8 @@ def _run(
 
 def _check_named(session: Session, operator: Operator, device: Device, variant: Variant, name: str) -> Check:
     """The check of a candidate that a message names."""
-    of_device = family(device.family)
-    checks = session.checks.of(operator, variant.requires, of_device.policy(), of_device.on_host)
+    policy, on_host = session.policy(device.family), family(device.family).on_host
+    checks = session.checks.of(operator, variant.requires, policy, on_host)
     by_name = {check.name: check for check in checks}
     if name not in by_name:
         raise OptionError(f"{name!r} is no check of {variant.name}", fix=did_you_mean(name, list(by_name)))

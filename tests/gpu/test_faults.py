@@ -16,6 +16,7 @@ import pytest
 from building import build_project, compile_first, twice_templates
 from environments import ROOT
 
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.findings import Checks
 from aot_tune.compile.toolkit import find_compute_sanitizer
 from aot_tune.database import MeasurementStore
@@ -107,6 +108,7 @@ def test_what_compute_sanitizer_reports_does_not_ship(
         operators={"twice": bed.operator},
         device_for=lambda _target: bed.device,
         progress=SimpleNamespace(line=lines.append, now=time.monotonic, count=lambda *_, **__: None),
+        policy=lambda name: family(name).policy(),
         checks=Checks(),
         store=MeasurementStore(None),
         verdicts={},

@@ -213,7 +213,7 @@ def verify_variant(session: Session, bench: LazyBench, operator: Operator, varia
     """Verify one variant on the smallest problem that it serves and on odd ones, unless the store has the result."""
     devices = bench.device.family
     problem = min(served_by(operator, variant, devices), key=lambda p: (operator.compulsory_bytes(p), p.id))
-    policy = family(devices).policy()
+    policy = session.policy(devices)
     store = session.store.operator(operator.name, operator_digest(operator), bench.device, policy, kind="verify only")
     result = store.find(variant.candidate.id, variant.code, problem)
     if result is None:

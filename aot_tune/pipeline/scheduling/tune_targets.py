@@ -481,7 +481,7 @@ def not_known(evidence: Evidence) -> list[Variant]:
 @contextmanager
 def _checks_fitted_beside(session: Session, target: Target, variants: Sequence[Variant]) -> Iterator[None]:
     """In the block, a thread fits the odd problems that benches need first. If one fails, its screen reports it."""
-    policy, on_host = family(target.family).policy(), family(target.family).on_host
+    policy, on_host = session.policy(target.family), family(target.family).on_host
     ended = threading.Event()
 
     def fit() -> None:

@@ -100,7 +100,7 @@ class _Tool:
 
     def __init__(self, name: str, session: Session, device: Device, files: BenchFiles) -> None:
         self.name, self.session, self.device, self.files = name, session, device, files
-        self.policy, self.on_host = family(device.family).policy(), name in _HOST_TOOLS
+        self.policy, self.on_host = session.policy(device.family), name in _HOST_TOOLS
         self.shared, self.halts = name == "thread", self.on_host or name == "memcheck"
         self.together = 1 if self.on_host else _TOGETHER
         self._library = "tsan" if self.shared else "asan"

@@ -169,11 +169,9 @@ def plan_checks(
             candidate = variant.candidate
             key = (name, candidate.target, *(r.key() for r in variant.requires))
             if key not in odd:
-                devices = target_by_name(variant.candidate.target).family
-                policy = family(devices).policy()
-                odd[key] = oddest_checks(
-                    session.checks.of(operator, variant.requires, policy, on_host=family(devices).on_host)
-                )
+                devices = target_by_name(candidate.target).family
+                policy, on_host = session.policy(devices), family(devices).on_host
+                odd[key] = oddest_checks(session.checks.of(operator, variant.requires, policy, on_host))
             checks = (Check(problem=_problem(operator, variant, members)), *odd[key])
             shipped.append(
                 _Shipped(

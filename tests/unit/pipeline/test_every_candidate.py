@@ -239,7 +239,7 @@ def test_what_cannot_be_rendered_or_read_fails_a_generic_build(tmp_path: Path, m
 
 def test_texts_of_kept_variants_are_kept_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     templates = project(tmp_path, KERNEL, some=GENERIC)
-    folder = of_mode(templates, "generic", AOT_TUNE_KEEP=str(tmp_path / "kept"))
+    folder = of_mode(templates, "generic", AOT_TUNE_KEEP=str(tmp_path / "kept"), AOT_TUNE_WORKSPACE_MAX="4096")
     build(folder)
     (variant,) = msgspec.json.decode((folder / "manifest.json").read_bytes())["operators"][0]["variants"]
     held = {p.name: p.read_text() for p in (tmp_path / "kept" / "ops" / "twice").iterdir()}

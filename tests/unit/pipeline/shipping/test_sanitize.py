@@ -10,6 +10,7 @@ import pytest
 from compiled import linked_variant
 from gpus import H200
 
+from aot_tune.bench.devices.family import family
 from aot_tune.bench.host.findings import Checks
 from aot_tune.compile import Object, Variant
 from aot_tune.database import MeasurementStore
@@ -156,6 +157,7 @@ def gpu_session(folder: Path, lines: list[str], path: str) -> Any:
         operators={name: load_operator(write(folder / "t", name, false=false)) for name, false in names.items()},
         device_for=lambda target: H200 if target.family == "cuda" else None,
         progress=SimpleNamespace(line=lines.append, now=lambda: 0.0, count=lambda *_, **__: None),
+        policy=lambda name: family(name).policy(),
         checks=Checks(),
         store=MeasurementStore(None),
         verdicts={},
