@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from processes import becomes_true, is_alive, processes
@@ -100,6 +101,17 @@ def test_a_worker_outlives_odd_messages_and_its_death_is_noticed_at_once(pool: A
     assert caught.value.status == "oom"  # a kill that the bench did not send
     assert pool.candidates() is spare
     assert pool._workers["spare"] is not spare
+
+
+def test_a_death_is_told_with_its_own_fault_and_not_with_that_of_a_kill_before(pool: Any) -> None:
+    told, reasons = iter(("Xid 43", "Xid 31")), []
+    pool.faults, pool._kernel.of = lambda: next(told), lambda _pid: ""
+    for status in ("timeout", "crashed"):
+        worker = Mock(pid=0, role="candidate", request=Mock(side_effect=DiedError(status, "it died")))
+        with pytest.raises(DiedError) as caught:
+            pool.request(worker, messages.Ping(), 1)
+        reasons.append(caught.value.reason)
+    assert reasons == ["it died", "it died; Xid 31"]
 
 
 def test_a_worker_that_never_answers_is_reported_with_what_it_printed(tmp_path: Path) -> None:

@@ -583,8 +583,9 @@ class Pool:
         except DiedError as death:
             self.deaths += 1
             self.sweep()
-            if death.status != "timeout" and (told := self._kernel.of(worker.pid) or self.faults()):
-                death.reason += f"; {told}"
+            told = self._kernel.of(worker.pid), self.faults()  # of each death, lest it is told of the next one
+            if death.status != "timeout" and any(told):
+                death.reason += f"; {told[0] or told[1]}"
             if death.status == "timeout" and worker.role != "candidate":  # else it is told with the candidate's name
                 self._log(f"a worker for references was killed: {death.reason}")
             raise
