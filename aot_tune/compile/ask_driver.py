@@ -124,7 +124,7 @@ def _settings(nvml: Any, handle: ctypes.c_void_p) -> Iterator[tuple[str, int]]:
         with contextlib.suppress(AttributeError):
             failed = getattr(nvml, question)(handle, *arguments, ctypes.byref(now))
             failed = failed or getattr(nvml, usual)(handle, *arguments, ctypes.byref(before))
-            if not failed and now.value != before.value:
+            if not failed and before.value // unit not in (0, now.value // unit):
                 yield name, now.value // unit
 
 

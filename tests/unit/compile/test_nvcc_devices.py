@@ -74,7 +74,7 @@ int nvmlSystemGetDriverVersion(char* out, unsigned size) { snprintf(out, size, "
 int nvmlDeviceGetHandleByUUID(const char*, void** handle) { *handle = nullptr; return 0; }
 int nvmlDeviceGetMigMode(void*, unsigned* now, unsigned* then) { *now = *then = 0; return 0; }
 int nvmlDeviceGetPowerManagementLimit(void*, unsigned* to) { *to = number("STUB_POWER", 0) * 1000; return 0; }
-int nvmlDeviceGetPowerManagementDefaultLimit(void*, unsigned* to) { *to = 700000; return 0; }
+int nvmlDeviceGetPowerManagementDefaultLimit(void*, unsigned* to) { *to = number("STUB_USUAL", 0) * 1000; return 0; }
 int nvmlDeviceGetApplicationsClock(void*, unsigned kind, unsigned* to) { *to = kind == 2 ? 2619 : 0; return 0; }
 int nvmlDeviceGetDefaultApplicationsClock(void*, unsigned, unsigned* to) { *to = 3201; return number("STUB_OLD", 0); }
 int cuCtxCreate_v2() { abort(); }
@@ -130,13 +130,14 @@ def test_a_gpu(ask: Callable[..., DeviceQuery]) -> None:
 
 def test_settings_of_a_board_that_are_not_the_usual_ones_make_another_device(ask: Callable[..., DeviceQuery]) -> None:
     digests = set()
-    for watts, old, settings in (
-        (0, 0, {}),
-        (700, 1, {}),
-        (650, 1, {"power_watts": 650}),
-        (700, 0, {"memory_mhz": 2619}),
+    for watts, usual, old, settings in (
+        (0, 700, 0, {}),
+        (700, 700, 1, {}),
+        (650, 0, 1, {}),
+        (650, 700, 1, {"power_watts": 650}),
+        (700, 700, 0, {"memory_mhz": 2619}),
     ):
-        query = ask(H200, POWER=watts, OLD=old)
+        query = ask(H200, POWER=watts, USUAL=usual, OLD=old)
         assert query.devices[0].settings == settings
         (device,) = FAMILY.devices(1)
         assert device.identity.items() >= settings.items()
