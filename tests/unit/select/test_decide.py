@@ -182,6 +182,15 @@ def test_the_caution_before_a_vendor_is_an_error_of_its_regime() -> None:
     assert other.by == "vendor"  # nothing was measured there
 
 
+def test_a_caution_below_0_favours_others_where_the_vendor_is_expected_to_be_faster_but_loses_more() -> None:
+    def mostly(candidate: str, dims: dict[str, int]) -> float:
+        return 1000.0 if candidate == "small" else random.Random(f"{dims}").choice((950.0, 950.0, 950.0, 8000.0))
+
+    survey = surveyed(mostly, by_divisors, "small", "vendor")
+    few = decided(survey, regimes=REGIMES, limits=ChoiceLimits(regret=0.0, worst=0.0)).rules[(), "few"]
+    assert (few.by, few.caution < 0) == ("expected", True)
+
+
 def test_what_was_not_timed_in_a_regime_is_not_expected_there() -> None:
     survey = survey_of(drawn(200, 1), ("small", "large", "middle"))
     costs = {
