@@ -71,9 +71,10 @@ def _only(name: str, entries: list[_Entry]) -> _Entry:
 
 def _named(name: str) -> list[_Entry]:
     """The entries that a name stands for, the oldest first."""
-    root = cache_location(os.environ).root
+    location = cache_location(os.environ)
+    root, trusted = location.root, location.trusted
     folders = [Path(name)] if "/" in name else sorted(root.glob("objects/*/*")) if root is not None else []
-    entries = [entry for folder in folders if (entry := _read(folder, name)) is not None]
+    entries = [entry for folder in folders if (entry := _read(folder, name, trusted)) is not None]
     if not entries:
         raise OptionError(
             f"no object of the cache is named {name!r}",
@@ -83,9 +84,8 @@ def _named(name: str) -> list[_Entry]:
     return sorted(entries, key=lambda entry: entry.made)
 
 
-def _read(folder: Path, name: str) -> _Entry | None:
+def _read(folder: Path, name: str, trusted: bool) -> _Entry | None:
     """An entry, if the name stands for it: the beginning of its key or of its candidate's id, or its folder."""
-    trusted = cache_location(os.environ).trusted
     try:
         text = check_entry(folder, folder.name, trusted)
         parts = dict(_flat("", msgspec.json.decode(text)))

@@ -204,13 +204,8 @@ def _tune_planned(given: argparse.Namespace) -> int:
     with end_with_the_build():  # first, because the imports below are slow
         from aot_tune.pipeline.tune_library import TuneOrder, tune_records
 
-        order = TuneOrder(
-            out=given.output,
-            operators=tuple(given.operator),
-            named=given.named,
-            seconds=given.seconds,
-            devices=tuple(given.devices),
-        )
+        only = {"operators": tuple(given.operator), "devices": tuple(given.devices)}
+        order = TuneOrder(out=given.output, named=given.named, seconds=given.seconds, **only)
         recorded = tune_records(given.directory, order, Progress(sys.stderr if given.json else None))
     if given.json:
         library = TunedLibrary(

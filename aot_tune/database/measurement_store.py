@@ -464,7 +464,7 @@ class OperatorStore:
         return None if screens is None else screens[0]
 
     def put(self, measurement: Measurement, variants: Iterable[Variant] = ()) -> None:
-        """Store a measurement, whatever its status. `variants` make its candidate again. Raises ValueError."""
+        """Store a measurement of any status. `variants` make its candidate again. Raises ValueError as `put_race`."""
         self._save([measurement], variants, raced=False)
 
     def find_race(self, entrants: Sequence[tuple[str, str]], problem: Problem) -> list[Measurement] | None:
@@ -472,7 +472,7 @@ class OperatorStore:
         return self._find(entrants, problem, raced=True)
 
     def put_race(self, measurements: Iterable[Measurement], variants: Iterable[Variant] = ()) -> None:
-        """Store a race with all entrants. `variants` make its candidates again. Raises ValueError for a mixture."""
+        """Store all entrants of a race. Raises ValueError for several problems, or another device or policy."""
         self._save(list(measurements), variants, raced=True)
 
     def _find(self, entrants: Sequence[tuple[str, str]], problem: Problem, *, raced: bool) -> list[Measurement] | None:

@@ -268,7 +268,7 @@ def _lines(shapes: Sequence[SurveyedShape]) -> tuple[SurveyLine, list[TimesLine]
 
 
 def shapes_of(line: SurveyLine, columns: Columns) -> Iterator[SurveyedShape]:
-    """The shapes of a line with times of some candidates. Raises ValueError for columns of other lengths."""
+    """The shapes of a line with times of some candidates. Raises ValueError if columns differ in length."""
     lengths = {len(column) for column in (*line.dims.values(), *columns.values())}
     if len(lengths) != 1:
         raise ValueError("its columns have different lengths")

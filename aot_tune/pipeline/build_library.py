@@ -47,12 +47,10 @@ def build(directory: Path) -> None:
     """Build the library planned in `directory`: sources, objects, manifest, report. Raises AotTuneError."""
     plan, paths = read_plan(directory)
     budget = Budget(plan.options.budget, spent=spent_before(directory))
-    progress = Progress(spent=budget.spent)
+    progress, tells = Progress(spent=budget.spent), not planned_just_now(directory)
     with (
         executor_of(plan, progress.line) as executor,
-        opened_session(
-            plan, paths, budget, progress, executor, tells=not planned_just_now(directory), folder=directory
-        ) as session,
+        opened_session(plan, paths, budget, progress, executor, tells=tells, folder=directory) as session,
     ):
         with begun_or_resumed(session) as run:
             report = build_with(session, plan, directory)
@@ -146,12 +144,8 @@ def build_with(session: Session, plan: Plan, directory: Path) -> Report:
     _without_failed(session)
     plan_checks(session, directory, chosen, generics)
     ago = session.progress.now() - session.time.tuned
-    note_tuned(
-        directory,
-        link_memory(session) if session.location.mode in ("rw", "fresh") else None,
-        ago=ago,
-        granted=session.time.load.granted,
-    )
+    memory = link_memory(session) if session.location.mode in ("rw", "fresh") else None
+    note_tuned(directory, memory, ago=ago, granted=session.time.load.granted)
     with session.time.stage("writing the library"):
         kept = keep_texts(session, _kept(session, chosen, generics))
         report = finish(session, directory, chosen, generics, kept)

@@ -36,9 +36,9 @@ from aot_tune.support.progress import Progress
 
 
 class TuneOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What to tune: `operators` (all if empty), into `out`, within `seconds`. `named` targets need a device.
+    """What to tune: `operators`, all if empty. Their records go to `out`. `seconds` is the budget, if not the plan's.
 
-    `devices` are patterns of names; without any, all are used.
+    If targets were `named`, each needs a device. `devices` are patterns of names; without any, all are used.
     """
 
     out: str

@@ -48,7 +48,7 @@ def is_named(session: Session, operator: Operator, kernel: Kernel) -> bool:
 
 
 def left_to_others(session: Session, operator: Operator, target: Target, *, here: bool = True) -> Mapping[str, float]:
-    """Expected seconds of problems, by id, that this build (or, not `here`, one of two threads) does not measure."""
+    """Expected seconds, by id, of problems too long to measure: `here`, or else on a machine of two threads."""
     if not target.on_host or session.options.effort in ("thorough", "exhaustive"):
         return {}
     devices = session.devices_for(target) if here else []

@@ -17,9 +17,8 @@ from aot_tune.support.errors import BuildError, ToolchainError
 from aot_tune.support.installed_paths import cmake_dir
 
 _LISTS, _CACHE = "CMakeLists.txt", "CMakeCache.txt"
-_MOST_LINES = 60
-_OURS = "aot-tune: "
-"""How many lines of CMake's output are shown if it fails."""
+_OURS, _MOST_LINES = "aot-tune: ", 60
+"""How our errors begin in CMake's output, and how many of its lines are shown if it fails."""
 _WORK = {"--build": "build what is linked in", "--install": "install"}
 
 

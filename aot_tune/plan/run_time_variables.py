@@ -17,8 +17,7 @@ RUN_TIME_VARIABLES = (
     RunTimeVariable(
         "AOT_TUNE_FORCE",
         "variants or kernels that calls must use, such as `cuda_rows,gemm:cublaslt`. A call fails if the forced "
-        "variant "
-        "refuses it, or if the vendor's library is missing",
+        "variant refuses it, or if the vendor's library is missing",
     ),
     RunTimeVariable(
         "AOT_TUNE_EXCLUDE",

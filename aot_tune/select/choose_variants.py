@@ -74,7 +74,7 @@ def fewer(
     shares: Mapping[str, float],
     given: Collection[str],
 ) -> list[str]:
-    """The candidates that remain when the least missed go until the rest fits, by shares of regret; `given` stay."""
+    """What remains of candidates when the least missed go until the rest fits. `given`, and what alone serves, stay."""
     rows = {p: row for p, row in costs.items() if not row.keys().isdisjoint(kept)}
     left, logs = list(kept), np.full((len(kept), len(rows)), np.inf)
     for column, row in enumerate(rows.values()):

@@ -18,7 +18,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, order=True)
 class Form:
-    """What tells calls apart beside alignment and size of strides. `classes`: of strides; -1 for an absent tensor."""
+    """What tells calls apart, but not alignment and size of strides. `classes`: of strides; -1: an absent tensor."""
 
     dims: tuple[int, ...]
     classes: tuple[int, ...]
@@ -76,7 +76,7 @@ class Nearest:
             yield from filter(able, self.ranked(form, able, left))
 
     def ranked(self, form: Form, serves: Callable[[str], bool], left: Sequence[bool] | None = None) -> tuple[str, ...]:
-        """The candidates of the nearest problem that tells something, on a tie the lesser form; or none."""
+        """The candidates of the nearest problem that tells something (on a tie, the lesser form), or none."""
         if not self.problems:
             return ()
         for row in np.argsort(self._distances(form), kind="stable").tolist():

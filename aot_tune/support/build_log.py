@@ -51,9 +51,9 @@ class BuildLog:
     def close(self) -> None:
         """Add the whole build and close the file."""
         self.add("build", "build", "build", time.time() - self._since)
-        file, self._file = self._file, None
-        if file is not None:
-            with contextlib.suppress(OSError):
+        with self._lock, contextlib.suppress(OSError):
+            file, self._file = self._file, None
+            if file is not None:
                 file.close()
 
     def _row(self, track: str, began: float, ended: float) -> int:
@@ -78,18 +78,13 @@ class BuildLog:
 
 
 def trace_of(path: Path) -> str:
-    """A log as Chrome and Perfetto open it. Lines that were not written whole are left out.
-
-    Raises:
-        BuildError: when there is no such log.
-    """
-    fix = "name the folder of a build, whose log builds by pip keep below AOT_TUNE_KEEP, or a file of AOT_TUNE_PROFILE"
+    """A log as Chrome and Perfetto open it, without lines that are torn. Raises BuildError when it is none."""
+    fix = "name the folder of a build, or a file of AOT_TUNE_PROFILE; builds by pip keep their log below AOT_TUNE_KEEP"
     try:
         events = list(filter(_is_event, path.read_text(encoding="utf-8").split("\n")))
     except (OSError, ValueError) as error:
-        raise BuildError(
-            f"{path} cannot be read", why=getattr(error, "strerror", None) or str(error), fix=fix
-        ) from error
+        why = getattr(error, "strerror", None) or str(error)
+        raise BuildError(f"{path} cannot be read", why=why, fix=fix) from error
     if not events:
         raise BuildError(f"{path} has no events", fix=fix)
     return '{"traceEvents": [\n' + ",\n".join(events) + "\n]}\n"

@@ -26,10 +26,7 @@ def set_subreaper(value: bool) -> bool:
 
 
 def hold_subreaper() -> None:
-    """Make orphaned descendants children of this process, until every holder has released it.
-
-    Benches may run in parallel.
-    """
+    """Make orphaned descendants children of this process, until every bench that holds this has released it."""
     with _holding:
         _holders.append(set_subreaper(True))
 

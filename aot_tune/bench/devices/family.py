@@ -55,7 +55,6 @@ class Unwatched:
         """Returns at once."""
 
     def faults(self) -> str:
-        """Nothing."""
         return ""
 
 

@@ -89,7 +89,7 @@ def _rounded(value: Any, bits: int, exact: bool) -> Any:
 
 
 class SequentialSums:
-    """numpy with sums in order. `used`: `sum` or `mean` was called. `matmul` sums enough of its elements so."""
+    """numpy with sums in order; `matmul` sums enough elements so to know the error. `used`: `sum` or `mean` was."""
 
     def __init__(self) -> None:
         self.used = False

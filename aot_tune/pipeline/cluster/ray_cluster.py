@@ -139,7 +139,7 @@ class RayCluster:
             return _last_line(error)
 
     def compile(self, order: bytes, memory: int) -> bytes:
-        """Carry out a `CompileOrder` where CPU and memory are free, in any thread. Raises CompilesEndedError."""
+        """Carry out a `CompileOrder`, in any thread. CompilesEndedError: after `end_compiles`, or if nodes die."""
         with self._lock:
             before = self._ended
             ref = self._compile.options(memory=memory or None).remote(order)

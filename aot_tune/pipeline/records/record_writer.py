@@ -86,7 +86,7 @@ def _roots(session: Session) -> str:
 
 
 def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> None:
-    """Keep what only this build measured or took from records, for `aot-tune records export`, or say why not."""
+    """Keep what this build, and no earlier one, measured or took from records, for `records export`; or say why not."""
     folder = _folder_to_write(session)
     if folder is None:
         return

@@ -87,9 +87,9 @@ def seconds_of_kept(session: Session) -> Callable[[], float]:
     count = 0
     if session.options.mode == "auto" and session.links:
         places = [(t, session.device_for(t)) for t in session.targets]
-        away = {t.name for t, d in places if t == session.older or d is None or session.is_recorded(d)}
+        chosen = {t.name for t, d in places if t == session.older or d is None or session.is_recorded(d)}
         databases = (d for d in session.databases if d.operator in session.operators)
-        count = _KEPT * len({(d.operator, t) for d in databases for t in away.intersection(d.targets)})
+        count = _KEPT * len({(d.operator, t) for d in databases for t in chosen.intersection(d.targets)})
     load = session.time.load
     return lambda: count * ((load.each or _COMPILE) / load.jobs / load.granted + TO_CHECK)
 
