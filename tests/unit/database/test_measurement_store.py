@@ -113,14 +113,19 @@ def test_a_text_that_replaces_a_refused_one_has_the_candidate(tmp_path: Path) ->
     assert path.with_name(f"{path.name}.refused").exists()
 
 
-def test_a_text_that_others_write_anew_gets_the_candidates_of_what_is_added(tmp_path: Path) -> None:
+@pytest.mark.parametrize("as_before", [False, True])
+def test_a_text_that_others_write_anew_gets_the_candidates_of_what_is_added(tmp_path: Path, as_before: bool) -> None:
+    """The new file may have the inode of the one before."""
     made = a_database()
     first, *others = made.measurements
     second = next(m for m in others if m.candidate == first.candidate)
     store = MeasurementStore(tmp_path).operator("gemm", made.contract, DEVICE, POLICY, baselines=made.baselines)
     store.put(first, variants_of(made))
     (path,) = (tmp_path / "measurements").glob("*.jsonl")
-    path.rename(tmp_path / "before")  # so that the new file is another one
+    if as_before:
+        path.write_bytes(b"")
+    else:
+        path.rename(tmp_path / "before")
     store.put(second, variants_of(made))
     assert [m.candidate for m in load_database(path, stores=True).measurements] == [first.candidate]
     assert store.find(first.candidate, first.code, first.problem) is not None
