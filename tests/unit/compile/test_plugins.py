@@ -108,12 +108,14 @@ LIES: dict[str, tuple[str, str, str]] = {
     "has a target of its own": ("return self.cxx.targets()", 'return ("gpu",)', "targets.. has 'gpu', which is no"),
     "raises": ("return self.cxx.targets()", "raise KeyError('x')", "targets.. raises KeyError: 'x'"),
     "has a recipe that is no data": ("return self.cxx.recipe(target)", "return {'a': object()}", "no plain data"),
+    "links nothing": ("def recipe", "link_shared = print\n    def recipe", "link_shared.. made no file"),
     "lacks a method": ("def recipe", "def recipes", "cannot be loaded: TypeError"),
 }
 
 
 def use(chain: Toolchain) -> object:
-    return chain.targets(), chain.identity(), chain.recipe(TARGETS[0]), chain.templates
+    made = chain.targets(), chain.identity(), chain.recipe(TARGETS[0]), chain.templates
+    return made, chain.link_shared([], Path("no.so"))
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -149,7 +151,7 @@ def test_a_bad_object_of_a_plug_in_costs_only_itself(install, tmp_path: Path, li
     assert COMPILE in TINY
     install(TINY.replace(COMPILE, code))
     made = ObjectCache(None, toolchain_for("tiny")).get(rendered(tmp_path), TARGETS[0])
-    assert made.status == "compile-failed"
+    assert (made.status, made.lasting) == ("compile-failed", False)
     assert words in made.log
     assert "tiny-backend 1.2" in made.log
 

@@ -260,6 +260,8 @@ def test_texts_of_kept_variants_are_kept_on_request(tmp_path: Path, capsys: pyte
 def test_debuggers_show_the_templates_lines_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept is compiled once more, without optimisation."""
     templates = project(tmp_path, KERNEL, some=GENERIC)
+    template = templates / "twice" / "generic.cpp.j2"
+    template.write_text(template.read_text() + "#define TWICE(x) \\\n{# no line of the source #}\n  (2 * (x))\n")
     debug = of_mode(templates, "generic", AOT_TUNE_DEBUG="1")
     build(debug)
     assert read_report(debug / "report.json").notes == ("its kernels are not optimised (AOT_TUNE_DEBUG)",)
@@ -271,7 +273,7 @@ def test_debuggers_show_the_templates_lines_on_request(tmp_path: Path, monkeypat
     base = int(program.header["version"] < 5)
     states = [entry.state for entry in program.get_entries() if entry.state]
     places = {(program["file_entry"][state.file - base].name.decode(), state.line) for state in states}
-    lines = (templates / "twice" / "generic.cpp.j2").read_text().splitlines()
+    lines = template.read_text().splitlines()
     loop = next(n for n, line in enumerate(lines, 1) if "for (" in line)
     assert ("generic.cpp.j2", loop) in places
     assert max(line for name, line in places if name == "generic.cpp.j2") <= len(lines)

@@ -150,16 +150,20 @@ def test_what_cannot_be_passed_is_refused_with_a_remedy(arguments: Any, text: An
     assert error.value.fix
 
 
-WARPS = {"parameters": (Parameter("num_warps", (4, 8)),)}
+SPACE = {"parameters": (Parameter("num_warps", (4, 8)), Parameter("SPLIT", (3,)))}
 
 
 def test_several_functions_have_one_config() -> None:
-    """A launch option of a function goes before the config's; two autotuners are refused."""
-    first, second = function({"n": tl.M}), function({"n": tl.N}, options={"num_warps": 2})
-    op = tl.operator(first, tl.parameters("x n"), (second, tl.parameters("x n")), kernel=WARPS)
-    rendered = tl.rendered(op, config={"num_warps": 8}, pins={"2:n.bits": 64})
-    recipes = read_recipes(rendered.source)
-    assert [(r.options["num_warps"], r.signature["n"]) for r in recipes] == [(8, "i32"), (2, "i64")]
+    """What a function is given goes before the config's; conditions of both are one; two autotuners are refused."""
+    first, second = function({"n": tl.M}), function({"n": tl.N, "SPLIT": 5}, options={"num_warps": tl.N // 4})
+    op = tl.operator(first, tl.parameters("x n SPLIT!"), (second, tl.parameters("x n SPLIT!")), kernel=SPACE)
+    pins = {"2:n.bits": 64, "x%16": 0, "2:x%16": 0, "option.2:num_warps": 2}
+    rendered = tl.rendered(op, config={"num_warps": 8, "SPLIT": 3}, pins=pins)
+    recipes = [(r.options["num_warps"], r.signature["n"], r.constexprs) for r in read_recipes(rendered.source)]
+    assert recipes == [(8, "i32", {"SPLIT": 3}), (2, "i64", {"SPLIT": 5})]
+    required = [e.key() for e in rendered.requires]
+    assert {"((N // 4) == 2)", "(alignment.x >= 16)"} < set(required)
+    assert len(required) == len(set(required))
     tuned = Declarations(parameters=tl.parameters("x n"), configs=({"num_warps": 4}, {"num_warps": 8}))
     op = tl.operator(first, tuned, (second, tuned))
     with pytest.raises(SpecError, match=r"and scale.py:scale_kernel have autotuners(.|\n)*`parameters`"):
