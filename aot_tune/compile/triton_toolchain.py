@@ -332,19 +332,8 @@ def compile_launcher(
     folder, began = out.parent, time.monotonic()
     (folder / SOURCE_NAME).write_text(source, encoding="utf-8")
     (folder / HEADER).write_text(kernel_header(images))
-    argv = [
-        *host.command,
-        *spelled(host_flags(), host),
-        NO_LTO,
-        "-I",
-        ".",
-        "-I",
-        str(LAUNCHER),
-        "-MD",
-        "-MF",
-        "candidate.d",
-    ]
-    argv += ["-c", SOURCE_NAME, "-o", out.name]
+    argv = [*host.command, *spelled(host_flags(), host), NO_LTO, "-I", ".", "-I", str(LAUNCHER)]
+    argv += ["-MD", "-MF", "candidate.d", "-c", SOURCE_NAME, "-o", out.name]
     left = max(1.0, timeout - (time.monotonic() - began))
     return run(argv, folder=folder, environ=environ, timeout=left, memory=CXX_ADDRESS_SPACE)
 
@@ -365,16 +354,8 @@ def _function_object(family: str, host: Compiler, environ: Mapping[str, str]) ->
             atexit.register(_folders[0].cleanup)
         folder = Path(_folders[0].name)
         out = folder / f"{len(_made)}_{family}.o"
-        argv = [
-            *host.command,
-            *spelled(_FUNCTION_FLAGS, host),
-            "-I",
-            str(LAUNCHER.parent / "include"),
-            "-c",
-            str(FUNCTIONS[family]),
-            "-o",
-            str(out),
-        ]
+        argv = [*host.command, *spelled(_FUNCTION_FLAGS, host), "-I", str(LAUNCHER.parent / "include")]
+        argv += ["-c", str(FUNCTIONS[family]), "-o", str(out)]
         done = run(argv, folder=folder, environ=compiler_environment(environ, folder), timeout=QUERY_SECONDS)
         if done.code != 0 or done.timed_out:
             raise ToolchainError(
