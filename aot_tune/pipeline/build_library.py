@@ -138,6 +138,7 @@ def build_with(session: Session, plan: Plan, directory: Path) -> Report:
             generics = _compile_kept(session, chosen, generics)  # a replay compiles here
     with session.time.stage("checking what is kept"):
         chosen = without_wrong(chosen, verify_shipped(session, chosen, generics))
+        session.coming.pop("kept variants")
     if plan.options.sanitize == "winners":
         with session.time.stage("sanitizers"):
             sanitize_kept(session, chosen, generics)
