@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 
-from aot_tune.expr.integer_expressions import EXTENT, Expr, all_of, dim
+from aot_tune.expr.integer_expressions import EXTENT, Expr, all_of, as_expr, dim
 from aot_tune.spec.dtypes import dtype
 from aot_tune.spec.generators import ROWWISE, Drawn
 from aot_tune.spec.kernel import Kernel, may_serve
@@ -20,6 +21,7 @@ from aot_tune.support.errors import SpecError, did_you_mean
 _KINDS = ("present.", "attribute.", "dtype.")
 
 _MOST = 2**63 - 1
+_MOST_WAYS = 64
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,36 @@ def extents_exist(op: OperatorFields) -> tuple[Expr, ...]:
     shapes = (s >= 0 for t in op.tensors for s in t.shape if _subtracts(s))
     integers = ((dim(s.binds), int(dtype(s.dtype_name).limits[1])) for s in op.scalars if s.binds)
     return (*shapes, *(name <= most for name, most in integers if most < _MOST))
+
+
+def following_dims(op: OperatorFields) -> dict[str, tuple[Expr, ...]]:
+    """The dims whose values are expressions of other dims, with all their values, each after those it follows from.
+
+    Raises CycleError where values follow from each other.
+    """
+    values = {d: tuple(map(as_expr, ns)) for d, ns in op.values.items()}
+    following = {d: es for d, es in values.items() if any(e.facts() for e in es)}
+    order = TopologicalSorter({d: sorted({n for e in es for n in e.facts()}) for d, es in following.items()})
+    return {d: following[d] for d in order.static_order() if d in following}
+
+
+Way = Mapping[str, Expr]
+"""How the extents of dims follow from those of others: one value for each of `following_dims`."""
+
+
+def ways_to_follow(op: OperatorFields) -> list[Way]:
+    """Every way in which extents may follow, legal or not. Without such dims, there is one, which is empty."""
+    following = following_dims(op)
+    every = itertools.islice(itertools.product(*following.values()), _MOST_WAYS)
+    return [dict(zip(following, extents, strict=True)) for extents in every]
+
+
+def followed(way: Way, dims: Mapping[str, int]) -> dict[str, int]:
+    """The extents of all dims, with those that follow from others."""
+    extents = dict(dims)
+    for name, extent in way.items():
+        extents[name] = extent.evaluate(extents)
+    return extents
 
 
 def outputs_to_pass(op: OperatorFields) -> dict[str, tuple[str, ...]]:

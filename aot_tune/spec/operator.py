@@ -5,9 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError
 
 from aot_tune.expr.integer_expressions import Expr
-from aot_tune.spec.calls import bound_dims, check_aliases, check_call, check_fold, check_layouts, check_work
+from aot_tune.spec.calls import (
+    bound_dims,
+    check_aliases,
+    check_call,
+    check_fold,
+    check_layouts,
+    check_work,
+    following_dims,
+)
 from aot_tune.spec.dtypes import DTYPES, DType, dtype
 from aot_tune.spec.fragment_programs import check_fragments
 from aot_tune.spec.fragments import Activate, AddTensor
@@ -49,7 +58,8 @@ class Operator(OperatorFields):
         checks: problems to verify, in addition to the workload and to derived odd problems.
         ranges: dim to the least and the largest extent that calls are expected to have. Without it, the range is from
             half the least to twice the largest extent of the workload. Surveys draw shapes from it.
-        values: dim to the extents that callers have, such as widths of heads, in place of a range.
+        values: dim to the extents that callers have, such as widths of heads, in place of a range. An extent may be an
+            expression of other dims: `{"NB": (1, N, ceildiv(N, 128))}`.
         regimes: name to conditions over facts of a call, such as `{"one row": (M == 1,), "many rows": (M > 1,)}`. A
             call is of the first regime whose conditions hold, or of "other". Each has as many surveyed shapes, and a
             decision of its own. Without regimes, they are implied by numbers that guards of kernels compare dims with.
@@ -479,11 +489,23 @@ def _check_values(op: OperatorFields, where: str) -> None:
                 fix="leave one out: values where callers have few extents, a range where they may have any",
             )
         check_several(extents, f"{where}: the values of {name!r}")
-        if not extents or len(set(extents)) < len(extents) or not all(type(n) is int and n >= 1 for n in extents):
+        texts = {n.key() if isinstance(n, Expr) else repr(n) for n in extents}
+        whole = all(n.facts() if isinstance(n, Expr) else type(n) is int and n >= 1 for n in extents)
+        if not extents or len(texts) < len(extents) or not whole:
             raise SpecError(
                 f"{where}: the values of {name!r} are {tuple(extents)!r}",
-                fix="give different whole numbers from 1 on, such as (64, 96, 128)",
+                fix="give different whole numbers from 1 on, such as (64, 96, 128), or expressions of dims",
             )
+        for extent in extents:
+            if isinstance(extent, Expr):
+                _check_facts(extent, op.dims, f"{where}: the values of {name!r}")
+    try:
+        following_dims(op)
+    except CycleError as circle:
+        raise SpecError(
+            f"{where}: the values of dims follow from each other in a circle: {' from '.join(circle.args[1])}",
+            fix="state one of them by a range, or by numbers",
+        ) from None
 
 
 def _check_ranges(op: OperatorFields, where: str) -> None:

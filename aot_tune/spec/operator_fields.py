@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from aot_tune.expr.integer_expressions import Expr, all_of, as_expr
+from aot_tune.expr.integer_expressions import Expr, ExprLike, all_of, as_expr
 from aot_tune.spec.dtypes import DType, dtype
 from aot_tune.spec.fragments import Activate, AddTensor, Epilogue, Fragment
 from aot_tune.spec.generators import Generator, IntegerSums
@@ -86,7 +86,7 @@ class OperatorFields:
     fragments: Mapping[str, Fragment] = field(default_factory=dict)
     checks: tuple[Problem, ...] = ()
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    values: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    values: Mapping[str, tuple[ExprLike, ...]] = field(default_factory=dict)
     regimes: Mapping[str, tuple[Expr, ...]] = field(default_factory=dict)
     expected: tuple[Expr, ...] = ()
     tolerance: Tolerance | None = None

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from aot_tune.expr.integer_expressions import Expr, all_of, dim
+from aot_tune.expr.integer_expressions import Expr, all_of, as_expr, dim
 from aot_tune.spec.operator_fields import OperatorFields
 from aot_tune.spec.problem import Problem
 
@@ -53,7 +53,10 @@ def regime_of(operator: OperatorFields, facts: Mapping[str, int]) -> str:
 def range_of(operator: OperatorFields, dim: str, problems: Sequence[Problem]) -> tuple[int, int]:
     """The least and the largest extent that callers have for a dim; if it is not declared, judged by some problems."""
     if dim in operator.values:
-        return min(operator.values[dim]), max(operator.values[dim])
+        values = [as_expr(n) for n in operator.values[dim]]
+        needed = {d: range_of(operator, d, problems) for d in frozenset().union(*(e.facts() for e in values))}
+        extents = [e.evaluate({d: between[i] for d, between in needed.items()}) for e in values for i in (0, 1)]
+        return min(extents), max(extents)
     if dim in operator.ranges:
         return operator.ranges[dim]
     extents = [max(p.dims[dim], 1) for p in problems]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from aot_tune.expr.integer_expressions import Expr, all_of
-from aot_tune.spec.calls import extents_exist, is_taken
+from aot_tune.spec.calls import extents_exist, followed, following_dims, is_taken, ways_to_follow
 from aot_tune.spec.kernel import Kernel
 from aot_tune.spec.operator import Operator
 from aot_tune.spec.problem import Problem
@@ -96,14 +96,17 @@ class _Drawing:
         between = {
             d: extents_of_regime(operator, regime, d, range_of(operator, d, self.problems)) for d in operator.dims
         }
-        without = {d for d, ns in operator.values.items() if not any(between[d][0] <= n <= between[d][1] for n in ns)}
+        listed = {d: ns for d, ns in operator.values.items() if d not in following_dims(operator)}
+        without = {d for d, ns in listed.items() if not any(between[d][0] <= n <= between[d][1] for n in ns)}
         return {d: (1, 0) if d in without else extents for d, extents in between.items()}
 
     def shapes(self, regime: str, extents: Mapping[str, tuple[int, int]], count: int, seed: str) -> list[Problem]:
         """So many different shapes of a regime, or fewer."""
         operator, draw = self.operator, random.Random(seed)
         own = [p for p in self.problems if regime_of(operator, operator.facts(p)) == regime] or self.problems
-        dims = {d: _Extents(draw, self, d, between) for d, between in extents.items()}
+        following = following_dims(operator)
+        dims = {d: _Extents(draw, self, d, between) for d, between in extents.items() if d not in following}
+        follow = self._follow(draw)
         suits, drawn = self._conditions(), dict[str, Problem]()
         for _ in range(_TRIES * count):
             if len(drawn) == count:
@@ -111,12 +114,29 @@ class _Drawing:
             varied = len(drawn) % 2 == 0
             among = own if varied else self.problems
             base = draw.choices(among, [self.weights.get(p.id, 1.0) for p in among])[0]
-            kept = {d for d, n in base.dims.items() if varied and draw.random() < 0.5 and dims[d].may_be(n)}
-            given = {d: n if d in kept else dims[d].one() for d, n in base.dims.items()}
-            shape = msgspec.structs.replace(base, dims=given, strides={})
+            free = {d: n for d, n in base.dims.items() if d in dims}
+            kept = {d for d, n in free.items() if varied and draw.random() < 0.5 and dims[d].may_be(n)}
+            given = {d: n if d in kept else dims[d].one() for d, n in free.items()}
+            given = follow(given, base.dims if varied else None)
+            shape = msgspec.structs.replace(base, dims={d: given[d] for d in base.dims}, strides={})
             if shape.id not in drawn and regime_of(operator, operator.facts(shape)) == regime and suits(shape):
                 drawn[shape.id] = shape
         return list(drawn.values())
+
+    def _follow(self, draw: random.Random) -> Callable[[dict[str, int], Mapping[str, int] | None], dict[str, int]]:
+        """A function that adds extents that follow from others, in a legal way; of given dims, in a way of theirs."""
+        operator = self.operator
+        ways, names = ways_to_follow(operator), set(operator.dims)
+        stated = tuple(e for e in (*operator.legal, *operator.expected) if e.facts() <= names)
+
+        def follow(free: dict[str, int], alike: Mapping[str, int] | None) -> dict[str, int]:
+            if len(ways) == 1:
+                return followed(ways[0], free)
+            same = [w for w in ways if alike and followed(w, alike) == alike]
+            every = [followed(w, free) for w in same or ways]
+            return draw.choice([extents for extents in every if all_of(stated, extents)] or every)
+
+        return follow
 
     def _conditions(self) -> Callable[[Problem], bool]:
         """Whether a shape is legal and as expected, is not tuned, is not too large, and is one that a kernel takes."""
@@ -140,7 +160,7 @@ class _Extents:
     def __init__(self, draw: random.Random, drawing: _Drawing, dim: str, between: tuple[int, int]) -> None:
         self._draw, self._between = draw, between
         least, most = between
-        self._values = [n for n in drawing.operator.values.get(dim, ()) if least <= n <= most]
+        self._values = [int(n) for n in drawing.operator.values.get(dim, ()) if least <= n <= most]
         problems = drawing.problems
         self._even = 2 * sum(p.dims[dim] % 8 == 0 for p in problems) > len(problems)
         guards = (e for k in drawing.kernels for e in (*k.requires, *k.worthwhile))

@@ -11,7 +11,7 @@ import msgspec
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
 from aot_tune.spec import FLOATING, Expr, Generator, IntegerSums, Operator, Problem, Tensor, all_of, row_major
-from aot_tune.spec.calls import extents_exist
+from aot_tune.spec.calls import Way, extents_exist, followed, ways_to_follow
 from aot_tune.spec.generators import ROWWISE, Drawn
 
 _LONG = (67, 131, 259)  # longer than two blocks of most sizes, and a multiple of none
@@ -22,6 +22,7 @@ _LONGEST_PADDED = 1021  # also a prime; rows padded by 3 have a pitch with many 
 _BOUNDS = (61, 29, 13, 7, 3, 1)  # for kernels that serve small dims only
 _PITCH = 64
 _MOST_SCALARS = 6
+_OF_EACH_WAY = 3  # the first derived problems, those of long dims, are of each way in which dims follow from others
 _FAR, _FEW = 1 << 16, (3, 5, 2)  # more than integers of 16 bits hold, and few rows, because each takes so much
 _MOST = 28  # for one object, on a device where every launch and answer takes its time
 _MOST_ON_HOST = 40  # where a reference is what takes time
@@ -49,7 +50,7 @@ def derived_checks(
     sizes = {key: operator.compulsory_bytes(check.problem) for key, check in checks.items()}
     small = [check for key, check in checks.items() if sizes[key] <= most_bytes]
     if small or not checks:
-        return _thinned(small, most)
+        return _thinned(small, most, _first_of_each_way(operator, small))
     plain = [key for key, check in checks.items() if not check.integers and not check.odd] or list(checks)
     return [checks[key] for key in sorted(plain, key=lambda k: (sizes[k], k))[:2][-1:]]
 
@@ -65,28 +66,45 @@ def _every_check(operator: Operator, requires: Sequence[Expr], special: bool) ->
     requires = (*extents_exist(operator), *operator.legal, *requires)
     checks: dict[str, Check] = {}
     dtypes = _pinned_dtypes(operator, requires)
-    derived = (*_dims(operator), *_layouts(operator, dtypes), *_options(operator))
+    ways = _ways(operator, requires, dtypes)
+    by_way = [(*_dims(operator, w), *_layouts(operator, w, dtypes), *_options(operator, w)) for w in ways]
+    alike = [[*zip(problems, ways, strict=True)] for problems in zip(*by_way, strict=True)]
+    derived = [chosen for i, ps in enumerate(alike) for chosen in (ps if i < _OF_EACH_WAY else [ps[i % len(ways)]])]
+    way = ways[-1]
     other = {s.name: s.another for s in operator.scalars if s.another is not None}
     inexact = other | {s.name: s.inexact for s in operator.scalars if s.inexact is not None}
     others: tuple[dict[str, float | int], ...] = ({}, other or inexact, {}, inexact)
     wanted = [
-        Check(problem=msgspec.structs.replace(p, dtypes=dtypes), scalars=others[i % 4]) for i, p in enumerate(derived)
+        Check(problem=msgspec.structs.replace(p, dtypes=dtypes), scalars=others[i % 4])
+        for i, (p, _) in enumerate(derived)
     ]
     wanted += [Check(problem=p) for p in operator.checks]
     if operator.exact is not None:
-        whole = _integer_check(operator, operator.exact, requires, dtypes)
+        whole = _integer_check(operator, way, operator.exact, requires, dtypes)
         wanted += [whole] if whole is not None else []
-    last = msgspec.structs.replace(_problem(operator, _PLAIN), dtypes=dtypes)
+    last = msgspec.structs.replace(_problem(operator, way, _PLAIN), dtypes=dtypes)
     wanted += _odd_values(operator, last) if special else []
     if special and (put := operator.special(last)) is not None:
         wanted.append(Check(problem=last, special=put.name))
-    for check in wanted:
-        fitted = _fitted(operator, check.problem, requires)
+    for i, check in enumerate(wanted):
+        stated = (w for w in ways if followed(w, check.problem.dims) == check.problem.dims)
+        own = derived[i][1] if i < len(derived) else next(stated, way)
+        fitted = _fitted(operator, own, check.problem, requires)
         if fitted is not None:
             fitting = msgspec.structs.replace(check, problem=fitted)
             name = f"{fitted.id} {check.special} {check.integers} {check.odd and (check.odd, check.scalars)}"
             checks.setdefault(name, fitting)
     return checks
+
+
+def _ways(operator: Operator, requires: tuple[Expr, ...], dtypes: Mapping[str, str]) -> list[Way]:
+    """The ways in which dims follow from others for which there are problems, at least one."""
+    ways = ways_to_follow(operator)
+    if len(ways) == 1:
+        return ways
+    plain = [msgspec.structs.replace(_problem(operator, way, _LONG), dtypes=dict(dtypes)) for way in ways]
+    fitting = [w for w, problem in zip(ways, plain, strict=True) if _fitted(operator, w, problem, requires)]
+    return fitting or ways[:1]
 
 
 def _odd_values(operator: Operator, problem: Problem) -> Iterator[Check]:
@@ -129,37 +147,48 @@ def _pinned_dtypes(operator: Operator, requires: Sequence[Expr]) -> dict[str, st
     return {v: d for v, d in dtypes.items() if d != operator.dtypes[v][0]}
 
 
-def _thinned(checks: list[Check], most: int | None) -> list[Check]:
-    """At most so many, or a few more, spread over the list, with the first (odd values and layouts) and the last."""
+def _first_of_each_way(operator: Operator, checks: Sequence[Check]) -> list[Check]:
+    """For each way in which extents follow from others, the first check that is of this way alone."""
+    ways, first = ways_to_follow(operator), dict[int, Check]()
+    for check in checks if len(ways) > 1 else ():
+        dims = check.problem.dims
+        own = [i for i, way in enumerate(ways) if followed(way, dims) == dims]
+        if len(own) == 1:
+            first.setdefault(own[0], check)
+    return [*first.values()]
+
+
+def _thinned(checks: list[Check], most: int | None, always: Sequence[Check]) -> list[Check]:
+    """At most so many, or a few more, spread over the list, with odd values and layouts, the last, and some others."""
     if most is None or len(checks) <= most:
         return checks
     far = [c for c in checks if any(_FAR in strides for strides in c.problem.strides.values())]
-    whole = [c for c in checks if c.integers or c.odd or c in far]
+    whole = [c for c in checks if c.integers or c.odd or c in far or c in always]
     rest = [c for c in checks if c not in whole]
     kept = min(max(most - len(whole), 2), len(rest))
     spread = [rest[i * (len(rest) - 1) // max(kept - 1, 1)] for i in range(kept)]
     return [*spread[:-1], *whole, *spread[-1:]]
 
 
-def _problem(operator: Operator, extents: Sequence[int], turn: int = 0) -> Problem:
-    names = operator.dims
-    return Problem(dims={n: extents[(i + turn) % len(extents)] for i, n in enumerate(names)})
+def _problem(operator: Operator, way: Way, extents: Sequence[int], turn: int = 0) -> Problem:
+    dims = {n: extents[(i + turn) % len(extents)] for i, n in enumerate(operator.dims)}
+    return Problem(dims=followed(way, dims))
 
 
-def _dims(operator: Operator) -> Iterator[Problem]:
+def _dims(operator: Operator, way: Way) -> Iterator[Problem]:
     names = operator.dims
     for turn in range(min(len(names), len(_LONG))):
-        yield _problem(operator, _LONG, turn)
-    yield _problem(operator, _SHORT)
-    yield _problem(operator, (1,))
+        yield _problem(operator, way, _LONG, turn)
+    yield _problem(operator, way, _SHORT)
+    yield _problem(operator, way, (1,))
     for name in names:
         small = dict(zip(names, (_SHORT * len(names))[: len(names)], strict=True))
-        yield Problem(dims=small | {name: 1})
-        yield Problem(dims=small | {name: _LONGEST})
+        yield Problem(dims=followed(way, small | {name: 1}))
+        yield Problem(dims=followed(way, small | {name: _LONGEST}))
 
 
 def _integer_check(
-    operator: Operator, exact: IntegerSums, requires: Sequence[Expr], dtypes: Mapping[str, str]
+    operator: Operator, way: Way, exact: IntegerSums, requires: Sequence[Expr], dtypes: Mapping[str, str]
 ) -> Check | None:
     """Small integers in a problem whose sums have many terms. Every optional tensor is passed.
 
@@ -167,25 +196,28 @@ def _integer_check(
     """
     requires = (*requires, *exact.requires)
     optional = tuple(sorted(t.name for t in operator.tensors if t.optional))
-    plain = _problem(operator, _PLAIN)
+    plain = _problem(operator, way, _PLAIN)
     summed = [n for n in operator.dims if n in exact.terms.facts()]
     dense, padded = (
         msgspec.structs.replace(
-            plain, dims={**plain.dims, **dict.fromkeys(summed, long)}, present=optional, dtypes=dict(dtypes)
+            plain,
+            dims=followed(way, {**plain.dims, **dict.fromkeys(summed, long)}),
+            present=optional,
+            dtypes=dict(dtypes),
         )
         for long in (_LONGEST, _LONGEST_PADDED)
     )
     orders = {t.name: sorted(range(t.rank), key=lambda a: t.shape[a].facts() <= set(summed)) for t in operator.tensors}
     strides = {t.name: _padded(operator, padded, t, 3, 1, orders[t.name]) for t in operator.tensors}
     for wanted in (msgspec.structs.replace(padded, strides=strides), dense):
-        fitted = _fitted(operator, wanted, requires)
+        fitted = _fitted(operator, way, wanted, requires)
         if fitted is not None and (wanted is dense or fitted.strides):
             return Check(problem=fitted, integers=True)
     return None
 
 
-def _layouts(operator: Operator, dtypes: Mapping[str, str]) -> Iterator[Problem]:
-    base = msgspec.structs.replace(_problem(operator, _PLAIN), dtypes=dict(dtypes))
+def _layouts(operator: Operator, way: Way, dtypes: Mapping[str, str]) -> Iterator[Problem]:
+    base = msgspec.structs.replace(_problem(operator, way, _PLAIN), dtypes=dict(dtypes))
     many = [t for t in operator.tensors if t.rank > 1]
     optional = tuple(sorted(t.name for t in operator.tensors if t.optional))
     base = msgspec.structs.replace(base, present=optional)
@@ -194,7 +226,7 @@ def _layouts(operator: Operator, dtypes: Mapping[str, str]) -> Iterator[Problem]
     yield msgspec.structs.replace(base, order={t.name: tuple(reversed(range(t.rank))) for t in many})
     yield msgspec.structs.replace(base, strides={t.name: _padded(operator, base, t, 3, 1) for t in many})
     yield msgspec.structs.replace(base, strides={t.name: _padded(operator, base, t, 2, 2) for t in operator.tensors})
-    few = msgspec.structs.replace(_problem(operator, _FEW), dtypes=dict(dtypes), present=optional)
+    few = msgspec.structs.replace(_problem(operator, way, _FEW), dtypes=dict(dtypes), present=optional)
     for number in range(2):  # views of half the columns of a wider array, and rows far apart
         apart = {t.name: _apart(operator, few, t, far=(i + number) % 2 == 1) for i, t in enumerate(many)}
         yield msgspec.structs.replace(few, strides=apart)
@@ -228,8 +260,8 @@ def _padded(
     return tuple(strides)
 
 
-def _options(operator: Operator) -> Iterator[Problem]:
-    base = _problem(operator, _PLAIN, 1)
+def _options(operator: Operator, way: Way) -> Iterator[Problem]:
+    base = _problem(operator, way, _PLAIN, 1)
     optional = tuple(sorted(t.name for t in operator.tensors if t.optional))
     for name in optional:
         yield msgspec.structs.replace(base, present=(name,))
@@ -242,7 +274,7 @@ def _options(operator: Operator) -> Iterator[Problem]:
             yield msgspec.structs.replace(base, attributes={attribute.name: choice})
 
 
-def _fitted(operator: Operator, problem: Problem, requires: tuple[Expr, ...]) -> Problem | None:
+def _fitted(operator: Operator, way: Way, problem: Problem, requires: tuple[Expr, ...]) -> Problem | None:
     """The problem if it is allowed, else an allowed one near it: pinned facts set, dims rounded up where they must be.
 
     If this fails in the given order of requirements, those about dims alone come first in a second attempt.
@@ -251,18 +283,18 @@ def _fitted(operator: Operator, problem: Problem, requires: tuple[Expr, ...]) ->
         return problem
     names = set(operator.dims)
     dims_first = tuple(sorted(requires, key=lambda r: not r.facts() <= names))
-    return _nearest(operator, problem, requires) or _nearest(operator, problem, dims_first)
+    return _nearest(operator, way, problem, requires) or _nearest(operator, way, problem, dims_first)
 
 
-def _nearest(operator: Operator, problem: Problem, requires: tuple[Expr, ...]) -> Problem | None:
+def _nearest(operator: Operator, way: Way, problem: Problem, requires: tuple[Expr, ...]) -> Problem | None:
     """The problem with one requirement after the other met, or None if they are not all met in the end."""
     pinned = dict(p for r in requires for p in r.pinned())
-    near = _with_pins(operator, problem, pinned)
+    near = _with_pins(operator, way, problem, pinned)
     facts = operator.facts(near)
     of_dims = [r for r in requires if r.facts() <= set(operator.dims)]
     for require in requires:
         if not require.evaluate(facts):
-            nearer = _rounded(operator, near, facts, require, pinned, of_dims)
+            nearer = _rounded(operator, way, near, facts, require, pinned, of_dims)
             nearer = nearer or _pitched(operator, near, require)
             if nearer is not None:
                 near, facts = nearer, operator.facts(nearer)
@@ -271,6 +303,7 @@ def _nearest(operator: Operator, problem: Problem, requires: tuple[Expr, ...]) -
 
 def _rounded(
     operator: Operator,
+    way: Way,
     problem: Problem,
     facts: Mapping[str, int],
     require: Expr,
@@ -284,6 +317,7 @@ def _rounded(
     alone) still hold are preferred.
     """
     about = require.facts()
+    about = about.union(*(extent.facts() for name, extent in way.items() if name in about)).difference(way)
     names = [n for n in operator.dims if n in about and n not in pinned]
     if not names:
         return None
@@ -292,13 +326,14 @@ def _rounded(
     moves = any(fact.startswith("stride.") for fact in about)  # other facts do not change with the dims
     first: Problem | None = None
     for changed in close:
-        near = msgspec.structs.replace(problem, dims={**problem.dims, **changed}, strides={})
-        if require.evaluate(operator.facts(near) if moves else {**facts, **changed}):
-            if all_of(others, {**facts, **changed}):
+        dims = followed(way, {**problem.dims, **changed})
+        near = msgspec.structs.replace(problem, dims=dims, strides={})
+        if require.evaluate(operator.facts(near) if moves else {**facts, **dims}):
+            if all_of(others, {**facts, **dims}):
                 return near
             first = first or near
     for changed in beyond if first is None else ():
-        near = msgspec.structs.replace(problem, dims={**problem.dims, **changed}, strides={})
+        near = msgspec.structs.replace(problem, dims=followed(way, {**problem.dims, **changed}), strides={})
         if all_of((require, *others), operator.facts(near)):
             return near
     return first
@@ -339,16 +374,15 @@ def _constants(expr: Expr) -> list[int]:
     return [*values, *(c for a in expr.args for c in _constants(a))]
 
 
-def _with_pins(operator: Operator, problem: Problem, pinned: Mapping[str, int]) -> Problem:
+def _with_pins(operator: Operator, way: Way, problem: Problem, pinned: Mapping[str, int]) -> Problem:
     """The problem with the dims, presence, attributes and fastest axes that the pinned facts say."""
-    dims, order, dtypes = dict(problem.dims), dict(problem.order), dict(problem.dtypes)
+    order, dtypes = dict(problem.order), dict(problem.dtypes)
+    dims = followed(way, {n: pinned.get(n, extent) for n, extent in problem.dims.items()})
     present, attributes = set(problem.present), dict(problem.attributes)
-    strides = {} if any(f in dims and dims[f] != v for f, v in pinned.items()) else dict(problem.strides)
+    strides = {} if dims != problem.dims else dict(problem.strides)
     for fact, value in pinned.items():
         kind, _, rest = fact.partition(".")
-        if fact in dims:
-            dims[fact] = value
-        elif kind == "present" and operator.tensor(rest).optional:
+        if kind == "present" and operator.tensor(rest).optional:
             (present.add if value else present.discard)(rest)
         elif kind == "dtype":
             dtypes[rest] = operator.dtypes[rest][value]
