@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from aot_tune.bench.worker.reference_results import Bounds
 from aot_tune.bench.worker.stored_elements import limits_of, values_of
-from aot_tune.spec import FLOATING, Tensor
+from aot_tune.spec import FLOATING, OffBy, Tensor
 
 FAR_OFF = 1e30
 """The error, in tolerances, of a value that cannot be compared. It is finite, since JSON has no infinity."""
@@ -116,7 +116,7 @@ def _ratios(xp: Any, value: Any, exact: Any, bounds: Bounds, highest: float) -> 
     return xp.where(finite, ratio, xp.where(fine, 0.0, FAR_OFF))
 
 
-def agree(name: str, got: Any, want: Any, epsilon: float | None) -> str:
+def agree(name: str, got: Any, want: Any, epsilon: float | None, step: OffBy | None = None) -> str:
     """How the results of two candidates differ by more than rounding may explain. Empty if they do not.
 
     This only looks for failures on odd shapes and verifies nothing. It accepts differences of up to 16 times the
@@ -125,10 +125,16 @@ def agree(name: str, got: Any, want: Any, epsilon: float | None) -> str:
     Args:
         name: of the output.
         got, want: arrays of numpy or tensors of torch, of one shape and dtype.
-        epsilon: of their dtype, or None for integers and bools, which must be equal.
+        epsilon: of their dtype, or None for integers and bools. Those must be equal.
+        step: by how much integers may be off the truth. Then two results may be twice as far from each other.
     """
     if epsilon is None:
-        return "" if bool((got == want).all()) else f"{name!r} is not what another candidate computes"
+        near = bool((got == want).all())
+        if not near and step is not None:
+            off = abs(got * 1.0 - want * 1.0)
+            few = int((off > 0).sum()) <= math.ceil(2 * step.share * math.prod(got.shape))
+            near = few and float(off.max()) <= 2 * step.most
+        return "" if near else f"{name!r} is not what another candidate computes"
     if not math.prod(got.shape):
         return ""
     off, limit = float(abs(got - want).max()), _rounding(want, epsilon)
@@ -148,10 +154,14 @@ def _rounding(want: Any, epsilon: float) -> float:
 
 
 class SurveyedOutput(NamedTuple):
-    """A copy of an output's values, in a dtype that holds their differences, and its own dtype's epsilon, if any."""
+    """A copy of an output's values, in a dtype that holds their differences, and its own dtype's epsilon, if any.
+
+    `step` is by how much integers may be off.
+    """
 
     values: Any
     epsilon: float | None
+    step: OffBy | None = None
 
 
 class SurveyedResults:
@@ -166,5 +176,5 @@ class SurveyedResults:
             self._key, self._kept = key, dict(outputs)
         if self._key != key:
             raise KeyError(f"no candidate was surveyed first on {key}")
-        faults = (agree(n, o.values, self._kept[n].values, o.epsilon) for n, o in outputs.items())
+        faults = (agree(n, o.values, self._kept[n].values, o.epsilon, o.step) for n, o in outputs.items())
         return next(filter(None, faults), "")

@@ -593,7 +593,7 @@ class CallSet:
             epsilon = epsilon_of(tensor.dtype)
             wide = epsilon is not None and tensor.dtype.itemsize < 4
             results[tensor.name] = SurveyedOutput(
-                self._engine.values(tensor, self.array(tensor, bits), wide=wide), epsilon
+                self._engine.values(tensor, self.array(tensor, bits), wide=wide), epsilon, self.operator.step(tensor)
             )
         return results
 

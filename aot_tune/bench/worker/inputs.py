@@ -377,6 +377,8 @@ def attribute_values(operator: Operator, check: Check) -> dict[str, str]:
 
 
 def call_of(operator: Operator, check: Check, arrays: Mapping[str, Any]) -> Call:
-    """The arguments as references and baselines take them; absent tensors are None."""
+    """The arguments as references and baselines take them, absent tensors as None; and dtypes by their variables."""
     tensors = {t.name: arrays.get(t.name) for t in operator.tensors}
-    return Call(**tensors, **scalar_values(operator, check), **attribute_values(operator, check))
+    chosen = {v: check.problem.dtypes.get(v, choices[0]) for v, choices in operator.dtypes.items()}
+    given = {**tensors, **scalar_values(operator, check), **attribute_values(operator, check)}
+    return Call(**(chosen | given))

@@ -492,7 +492,7 @@ def judge(engine: Engine, state: ProblemState, calls: CallSet, bits: Bits | None
 def _differ(state: ProblemState, calls: CallSet, wanted: Bits, got: Bits) -> str:
     """Which output of a call differs by more than rounding from what it was before. Otherwise empty."""
     results = calls.results(got)
-    for name, (values, epsilon) in calls.results(wanted).items():
+    for name, (values, epsilon, _) in calls.results(wanted).items():
         defined = name in state.expected and not state.expected[name].undefined
         if defined and epsilon is not None and is_off(results[name].values, values, epsilon):
             return f"{name!r} is not what it was before"

@@ -6,17 +6,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_operators import make_operator
 
 from aot_tune.bench.protocol.measurement_records import Check, Policy
+from aot_tune.bench.worker.comparison import agree
 from aot_tune.bench.worker.cpu_engine import CpuEngine
 from aot_tune.bench.worker.loaded_objects import LaunchError
 from aot_tune.bench.worker.problem_state import ProblemState
 from aot_tune.bench.worker.verification import GARBAGE, FreshCalls, Trial, TrialResult, does_less, verify
-from aot_tune.spec import problem
+from aot_tune.spec import off_by, problem
 
 CHECK = Check(problem=problem(N=4))
 FIRST, ALIASED = Trial(), Trial(aliases={"y": "x"})
@@ -151,3 +153,12 @@ def test_no_place_of_what_a_fresh_call_copies_makes_an_honest_one_suspicious(tmp
         fresh = FreshCalls(engine, honest, calls, 500.0)
         held += [fresh, x.storage.copy()] if number % 2 else [fresh]
         assert does_less(fresh.play, 500.0, 300.0, lambda _seconds: None) == ""
+
+
+def test_surveyed_integers_may_be_twice_as_far_apart_as_each_from_the_truth() -> None:
+    one, step = np.array([-127, 0, 5, 9], np.int8), off_by(1, share=0.25)
+    assert not agree("q", one, one, None)
+    for other, fine in (([-127, 2, 5, 9], True), ([-127, 3, 5, 9], False), ([127, 0, 5, 9], False)):
+        assert (agree("q", np.array(other, np.int8), one, None, step) == "") == fine
+        assert agree("q", np.array(other, np.int8), one, None)
+    assert agree("q", one + np.array([1, 1, 1, 0], np.int8), one, None, step)

@@ -64,6 +64,13 @@ inline __nv_bfloat16 __float2bfloat16_rn(float f) {
 inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) {
   return {__float2bfloat16_rn(a), __float2bfloat16_rn(b)};
 }
+inline int __float2int_rn(float f) { return f != f ? 0 : static_cast<int>(std::nearbyint(f)); }
+inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t which) {
+  const uint64_t bytes = static_cast<uint64_t>(b) << 32 | a;
+  uint32_t chosen = 0;
+  for (int i = 0; i < 4; ++i) chosen |= (bytes >> (which >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  return chosen;
+}
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 
 inline void __syncthreads() {}

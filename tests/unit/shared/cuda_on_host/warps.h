@@ -77,7 +77,7 @@ const In& of_lane(unsigned warp, unsigned lane) {
 template <class Out, class In, class Of>
 Out together(const In& in, Of of) {
   static_assert(sizeof(In) <= sizeof(Lane) && sizeof(Out) <= sizeof(Lane));
-  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const unsigned warp = current / 32, lane = current % 32;
   std::memcpy(&given[warp][lane], &in, sizeof(in));
   of_warps[warp].meet(32, [&] {
     for (unsigned i = 0; i < 32; ++i) {
@@ -120,7 +120,7 @@ int launch_warps(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...)
     blockIdx = dim3(b % grid.x, b / grid.x);
     std::memset(shared_memory(), 0xff, 227 * 1024);
     thread_body = [&] { kernel(arguments...); };
-    fibers.resize(blockDim.x);
+    fibers.resize(blockDim.x * blockDim.y);
     for (current = 0; current < fibers.size(); ++current) {
       ucontext_t begin;
       getcontext(&begin);
@@ -137,7 +137,7 @@ int launch_warps(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...)
       left = false;
       for (current = 0; current < fibers.size(); ++current) {
         if (fibers[current].over) continue;
-        threadIdx = dim3(current);
+        threadIdx = dim3(current % blockDim.x, current / blockDim.x);
         if (_setjmp(scheduler) == 0) _longjmp(fibers[current].place, 1);
         left = true;
       }

@@ -1,0 +1,113 @@
+"""What operators share that write rows in 8 bits: a scale for each group of columns, and values divided by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aot_tune.spec import (
+    Call,
+    Expr,
+    Problem,
+    Scalar,
+    Tensor,
+    ceildiv,
+    dim,
+    off_by,
+    problem,
+)
+
+from .row_kernels import D, R
+
+GROUP = dim("GROUP")
+WHOLE = 2**30
+"""The default of `group`: more columns than a row has, so that each row has one scale."""
+ONE_SCALE: Expr = GROUP >= D
+USUAL: Expr = ONE_SCALE | (GROUP == 64) | (GROUP == 128)
+"""What tuned kernels are for."""
+
+OUT = Tensor("out", (R, D), "Q", output=True)
+SCALE = Tensor("scale", (R, ceildiv(D, GROUP)), output=True)
+SCALARS = (
+    Scalar("group", "i64", default=WHOLE, binds="GROUP"),
+    Scalar("min_amax", default=1e-10, other=2.5, least=1e-30),
+)
+MOST = {"f8e4m3": 448.0, "i8": 127.0}
+
+OF_QUANTIZED_ROWS: dict[str, Any] = {
+    "dims": ("R", "D", "GROUP"),
+    "fold": "R",
+    "dtypes": {"T": ("bf16", "f16", "f32"), "Q": ("f8e4m3", "i8")},
+    "intermediates": "f32",
+    "legal": (GROUP >= 1,),
+    "ranges": {"R": (1, 65536), "D": (256, 32768)},
+    "values": {"GROUP": (64, 128, WHOLE)},
+    "regimes": {
+        "few rows": (ONE_SCALE, R <= 256),
+        "many rows": (ONE_SCALE,),
+        "few rows in groups": (R <= 256,),
+        "many rows in groups": (R > 256,),
+    },
+    "tolerance": {"out": off_by(1, share=0.01)},
+}
+"""Arguments that the operators have in common."""
+
+DOCUMENTATION = (
+    "Each `group` columns of a row share a scale: max(amax, min_amax) / 448 where `out` is f8e4m3, / 127 for i8; "
+    "by default all columns do. out = {y} / scale, rounded to nearest, ties to even. Pass `out`: its dtype chooses. "
+    "`scale` may have any strides: pass it for scales in column-major order. A group with NaN has the scale NaN, one "
+    "with an infinity the scale inf; elements that are then NaN are 0 in i8."
+)
+
+
+def quantized(xp: Any, y: Any, call: Call) -> dict[str, Any]:
+    """`out` and `scale` of rows `y`, in the definition of all these operators."""
+    rows, width = y.shape
+    group = max(min(call.group, width), 1)
+    groups = -(-width // group)
+    beyond = xp.zeros_like(y[:, : groups * group - width])
+    parts = xp.reshape(xp.concatenate((y, beyond), 1), (rows, groups, group))
+    scale = xp.clip(xp.amax(xp.abs(parts), -1), call.min_amax, None) / MOST[call.Q]
+    out = xp.reshape(parts / scale[:, :, None], (rows, groups * group))[:, :width]
+    if call.Q == "i8":
+        out = xp.where(xp.isnan(out), xp.zeros_like(out), xp.round(out))
+    return {"out": out, "scale": scale}
+
+
+def torch_quantized(torch: Any, call: Call) -> Any:
+    """What users of torch write: a function that quantizes rows in f32 into the outputs of a call."""
+    rows, width = call.out.shape
+    group, groups, most = min(call.group, width), call.scale.shape[1], MOST[call.Q]
+    beyond = groups * group - width
+
+    def run(y: Any) -> None:
+        y = (torch.nn.functional.pad(y, (0, beyond)) if beyond else y).reshape(rows, groups, group)
+        scale = y.abs().amax(-1, keepdim=True).clamp(min=call.min_amax) / most
+        y = y / scale
+        y = y.round().clamp(-most, most) if call.Q == "i8" else y.clamp(-most, most)
+        call.out.copy_(y.reshape(rows, -1)[:, :width])
+        call.scale.copy_(scale[:, :, 0])
+
+    return run
+
+
+def cpu_workload(**more: Any) -> tuple[Problem, ...]:
+    """A row of Llama-3-8B's width with one scale, and some in groups."""
+    return problem(R=1, D=4096, GROUP=WHOLE, **more), problem(R=64, D=4096, GROUP=128, **more)
+
+
+def cuda_workload(*widths: int, **more: Any) -> tuple[Problem, ...]:
+    """Rows of these widths in bf16 to f8, whole and in groups of 128; of the first also to i8, and from f16 and f32."""
+    rows = (1, 16, 256, 4096, 16384)
+
+    def one(r: int, d: int, group: int, t: str = "bf16", q: str = "f8e4m3", **how: Any) -> Problem:
+        # Dtypes that are the defaults anyway are left out.
+        dtypes = {v: given for v, given, usual in (("T", t, "bf16"), ("Q", q, "f8e4m3")) if given != usual}
+        return problem(R=r, D=d, GROUP=group, dtypes=dtypes, **more, **how)
+
+    first = widths[0]
+    found = [one(r, d, group) for d in widths for group in (WHOLE, 128) for r in rows]
+    found += [one(r, first, group, q="i8") for group in (WHOLE, 128) for r in (1, 256, 16384)]
+    found += [one(r, first, group, t=t) for t in ("f16", "f32") for group in (WHOLE, 128) for r in (16, 4096)]
+    # DeepGEMM reads scales by columns.
+    found += [one(r, first, 128, order={"scale": (1, 0)}) for r in (16, 4096)]
+    return (*found, one(4096, first, 64))

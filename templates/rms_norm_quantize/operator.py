@@ -1,0 +1,69 @@
+"""Root-mean-square norm in 8 bits, with or without a weight, and a residual that is added first and written out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aot_tune.spec import Baseline, Call, Kernel, Operator, Scalar, Tensor, present
+
+from ..common.quantized_rows import (
+    DOCUMENTATION,
+    OF_QUANTIZED_ROWS,
+    OUT,
+    SCALARS,
+    SCALE,
+    cpu_workload,
+    cuda_workload,
+    quantized,
+    torch_quantized,
+)
+from ..common.row_kernels import D, R, cuda_generic
+
+
+def reference(xp: Any, call: Call) -> dict[str, Any]:
+    """The definition. What is quantized is not rounded before."""
+    total = call.x if call.residual is None else call.x + call.residual
+    normal = total / xp.sqrt(xp.mean(total * total, axis=-1, keepdims=True) + call.eps)
+    return {**quantized(xp, normal if call.weight is None else normal * call.weight, call), "residual_out": total}
+
+
+def torch_rms_norm_quantize(torch: Any, call: Call) -> Callable[[], object]:
+    """In eager mode, in f32 as the operator."""
+    norm, width, quantize = torch.nn.functional.rms_norm, call.x.shape[-1:], torch_quantized(torch, call)
+    weight = None if call.weight is None else call.weight.float()
+
+    def run() -> None:
+        total = call.x.float() if call.residual is None else call.x.float() + call.residual
+        if call.residual_out is not None:
+            call.residual_out.copy_(total)
+        quantize(norm(total, width, weight, call.eps))
+
+    return run
+
+
+FUSED = ("weight", "residual", "residual_out")
+
+operator = Operator(
+    name="rms_norm_quantize",
+    documentation="s = x + residual; residual_out = s; y = s / sqrt(mean(s^2) + eps) * weight, over the last dim. "
+    "A weight or a residual that is not passed is left out. " + DOCUMENTATION.format(y="y"),
+    tensors=(
+        Tensor("x", (R, D), "T"),
+        Tensor("weight", (D,), "T", optional=True),
+        Tensor("residual", (R, D), "T", optional=True),
+        OUT,
+        SCALE,
+        Tensor("residual_out", (R, D), "T", output=True, optional=True, may_alias=("residual",)),
+    ),
+    scalars=(Scalar("eps", default=1e-5, other=0.25), *SCALARS),
+    reference=reference,
+    flops=7 * R * D + present("residual") * R * D,
+    workload={
+        "cpu": cpu_workload(present=FUSED),
+        "cuda": (*cuda_workload(4096, 7168, present=["weight"]), *cuda_workload(4096, 8192, present=FUSED)),
+    },
+    baselines=(Baseline("torch.rms_norm_quantize", "torch", torch_rms_norm_quantize),),
+    kernels=(Kernel("generic", "rms_norm_quantize/generic.cpp.j2", generic=True), cuda_generic("rms_norm_quantize")),
+    **OF_QUANTIZED_ROWS,
+)

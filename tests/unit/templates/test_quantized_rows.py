@@ -1,0 +1,121 @@
+"""Rows to 8 bits: kernels for the CPU, in CUDA (by a stand-in for it) and in Triton (by its interpreter) are right."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from bundled import OPERATORS, RENDERER
+from cpu_kernels import TARGETS, CpuKernel
+from host_compiler import CUDA, shared_object
+
+from aot_tune.bench.host.odd_problems import derived_checks
+from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.bench.worker.comparison import compare_stored
+from aot_tune.bench.worker.inputs import fill, layout, scalar_values
+from aot_tune.bench.worker.loaded_objects import Arguments
+from aot_tune.bench.worker.reference_results import read_truth, write_truth
+from aot_tune.bench.worker.stored_elements import array_dtype, values_of
+from aot_tune.compile import target_by_name
+from aot_tune.render import candidate_for
+from aot_tune.spec import DTYPES, Config, Expr, Operator, dtype_index
+from aot_tune.spec.load_operators import bundled_templates
+
+NAMES = ("quantize_rows", "silu_mul_quantize", "rms_norm_quantize")
+OF_DTYPES = (("bf16", "f8e4m3"), ("f32", "i8"), ("f16", "f8e4m3"))
+
+
+def checks(op: Operator, t: str, q: str, requires: tuple[Expr, ...] = (), most: int | None = None) -> list[Check]:
+    """What a build verifies a kernel on."""
+    pins = (dtype_index("T") == op.dtypes["T"].index(t), dtype_index("Q") == op.dtypes["Q"].index(q))
+    return derived_checks(op, (*pins, *requires), most=most)
+
+
+def wrong(op: Operator, check: Check, kernel: Any, folder: Path) -> str:
+    """What is wrong with the outputs of a kernel on a check, in an array each."""
+    op = op.concrete(check.problem.dtypes)
+    present = [t for t in op.tensors if op.is_present(check.problem, t)]
+    places = {t.name: layout(op, check, t) for t in present}
+    flats = {t.name: np.full(places[t.name].extent(), 0, array_dtype(t.dtype)) for t in present}
+    for flat in flats.values():
+        flat.view(np.uint8)[...] = 0xFF
+    fill(op, check, {t.name: flats[t.name] for t in op.inputs if t.name in flats}, 3)
+    arrays = {n: places[n].array(flat.dtype, flat) for n, flat in flats.items()}
+    assert kernel(scalar_values(op, check), **arrays) == 0
+    write_truth(op, check, folder, 3)
+    for name, (truth, want) in read_truth(folder).items():
+        if not truth.undefined and want.size:
+            said, _ = compare_stored(op.tensor(name), arrays[name], want, truth.bounds)
+            if said:
+                return f"{check.place}: {said}"
+    return ""
+
+
+@pytest.mark.parametrize(("t", "q"), OF_DTYPES[:2])
+@pytest.mark.parametrize("name", NAMES)
+def test_generic_kernels_are_right_on_all_that_a_build_verifies(name: str, t: str, q: str, tmp_path: Path) -> None:
+    op = OPERATORS[name]
+    kernel = CpuKernel(tmp_path, [bundled_templates()], op, "generic", TARGETS[0], dtypes={"T": t, "Q": q})
+    given = checks(op, t, q)
+    assert len(given) > 20
+    found = [wrong(op, check, kernel, tmp_path / str(i)) for i, check in enumerate(given)]
+    assert not any(found), list(filter(None, found))
+
+
+def on_host(op: Operator, name: str, t: str, q: str, folder: Path, config: Config | None = None) -> Any:
+    """A CUDA kernel as a function of numpy's arrays."""
+    target = target_by_name("cuda-sm_90a")
+    candidate = candidate_for(op, op.kernel(name), dict(config or {}), target, dtypes={"T": t, "Q": q})
+    rendered = RENDERER.render(op, candidate, target)
+    (folder / "kernel.cpp").write_text('#include "cuda_fp8.h"\n#include "warps.h"\n' + rendered.source)
+    library = ctypes.CDLL(str(shared_object(folder / "kernel.cpp", *CUDA)))
+    concrete = op.concrete({"T": t, "Q": q})
+
+    def call(scalars: Any, **arrays: Any) -> int:
+        steps = {n: tuple(s // a.itemsize for s in a.strides) for n, a in arrays.items()}
+        data, shapes = {n: a.ctypes.data for n, a in arrays.items()}, {n: a.shape for n, a in arrays.items()}
+        given = Arguments(concrete, data, shapes, steps, scalars, {})
+        return int(library[f"{rendered.symbol}_launch"](*given.launch(None)))
+
+    return call
+
+
+@pytest.mark.parametrize(("name", "t", "q"), [(n, *OF_DTYPES[i]) for i, n in enumerate(NAMES)])
+def test_the_cuda_kernels_for_any_call_are_right(name: str, t: str, q: str, tmp_path: Path) -> None:
+    op = OPERATORS[name]
+    kernel = on_host(op, "cuda_generic", t, q, tmp_path)
+    found = [wrong(op, check, kernel, tmp_path / str(i)) for i, check in enumerate(checks(op, t, q, most=12))]
+    assert not any(found), list(filter(None, found))
+
+
+@pytest.mark.parametrize("q", ["f8e4m3", "i8"])
+def test_zeros_nan_infinities_ties_and_no_elements_are_as_documented(q: str, tmp_path: Path) -> None:
+    op = OPERATORS["quantize_rows"]
+    kernel = CpuKernel(tmp_path, [bundled_templates()], op, "generic", TARGETS[0], dtypes={"T": "f32", "Q": q})
+    most, nan, inf = {"f8e4m3": 448.0, "i8": 127.0}[q], np.nan, np.inf
+    rows = np.array(
+        [
+            [0, -0.0, 0, 0],  # the scale of min_amax
+            [1, nan, 2, 3],
+            [1, inf, -2, -3],
+            [most, -most, 6.5 if q == "i8" else 17, 7.5 if q == "i8" else 19],  # ties
+            [most * 2, 1e-30, -most, most],
+        ],
+        np.float32,
+    )
+    out, scale = np.full(rows.shape, 0x55, np.uint8), np.full((5, 2), 7, np.float32)
+    given = {"group": 4, "min_amax": 0.25}
+    assert kernel(given, x=rows, out=out, scale=scale[:, :1]) == 0
+    none = 0 if q == "i8" else nan
+    want = [[0, 0, 0, 0], [none] * 4, [0, none, 0, 0], [most, -most, *((6, 8) if q == "i8" else (16, 20))]]
+    want += [[most, 0, -most / 2 if q != "i8" else -64, most / 2 if q != "i8" else 64]]
+    values = out.view(np.int8) if q == "i8" else values_of(DTYPES[q], out)
+    np.testing.assert_array_equal(values, want)
+    np.testing.assert_array_equal(scale[:, 0], np.array([0.25 / most, nan, inf, 1, 2], np.float32))
+    assert (scale[:, 1] == 7).all()
+    for shape in ((0, 4), (3, 0)):
+        empty, scales = np.empty(shape, np.float32), np.empty((shape[0], -(-shape[1] // 4)), np.float32)
+        assert kernel(given, x=empty, out=np.empty(shape, np.uint8), scale=scales) == 0
