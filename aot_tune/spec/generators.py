@@ -7,7 +7,7 @@ hold for each row by itself.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from types import FunctionType
@@ -54,6 +54,7 @@ class Drawn:
     """A function whose result, an array of the tensor's shape, gives the values; see `drawn`."""
 
     function: Callable[[Any, Any], Any]
+    reads: tuple[str, ...] | None = None
 
     @property
     def file(self) -> str:
@@ -67,11 +68,12 @@ class Drawn:
         return f"{function.__qualname__} ({self.file}:{function.__code__.co_firstlineno})"
 
 
-def drawn(function: Callable[[Any, Any], Any]) -> Drawn:
+def drawn(function: Callable[[Any, Any], Any], *, reads: Sequence[str] | None = None) -> Drawn:
     """Values by `function(rng, call)`. All of its randomness must come from `rng`, a `numpy.random.Generator`.
 
     `call` has the dims by name, the tensor's own `shape`, and scalars and attributes as a reference gets them. It also
-    has the arrays of inputs that are declared before the tensor. They are read-only, and None if absent.
+    has the arrays of inputs that are declared before the tensor. They are read-only, and None if absent. `reads` names
+    those that it may read, all of them by default.
     """
     if not isinstance(inspect.unwrap(function) if callable(function) else None, FunctionType):
         raise SpecError(f"drawn({str(function)[:60]!r}) is not a function", fix="write def lengths(rng, call): ...")
@@ -82,7 +84,7 @@ def drawn(function: Callable[[Any, Any], Any]) -> Drawn:
             f"drawn: {Drawn(function).place} cannot be called with (rng, call): {error}",
             fix="write def lengths(rng, call): ...",
         ) from None
-    return Drawn(function)
+    return Drawn(function, None if reads is None else tuple(reads))
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from aot_tune.bench.protocol import messages
 from aot_tune.bench.protocol.measurement_records import Check, Policy
 from aot_tune.bench.worker.comparison import SurveyedOutput
-from aot_tune.bench.worker.inputs import Strided, attribute_indices, layout, scalar_values
+from aot_tune.bench.worker.inputs import Strided, attribute_indices, layout, scalar_values, seen_by
 from aot_tune.bench.worker.loaded_objects import HOST, Arguments
 from aot_tune.bench.worker.stored_elements import epsilon_of, stored_as
-from aot_tune.spec import DEFAULT_ALIGNMENT, Drawn, DType, Generator, Integers, Operator, Sparse, Tensor
+from aot_tune.spec import DEFAULT_ALIGNMENT, DType, Generator, Integers, Operator, Sparse, Tensor
 
 CANARY = 0xA5
 """The contents of guard zones."""
@@ -622,6 +622,5 @@ def _poison_of(dtype: DType, turn: int) -> int:
 
 def exchangeable(operator: Operator, inputs: Iterable[Tensor]) -> list[Tensor]:
     """Those of some inputs whose elements can change places: no author's function has seen them, no order matters."""
-    every = operator.inputs
-    seen = {t.name for i, t in enumerate(every) if any(isinstance(later.values, Drawn) for later in every[i + 1 :])}
+    seen = {t.name for later in operator.inputs for t in seen_by(operator, later)}
     return [t for t in inputs if isinstance(t.values, (Generator, Integers, Sparse)) and t.name not in seen]

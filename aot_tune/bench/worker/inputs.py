@@ -222,11 +222,11 @@ class _Draw:
 
     def _call(self) -> _DrawCall:
         operator, check = self._operator, self._check
-        before = operator.inputs[: [t.name for t in operator.inputs].index(self._tensor.name)]
+        before, names = seen_by(operator, self._tensor), [t.name for t in operator.inputs]
         known: dict[str, Any] = {**check.problem.dims, **scalar_values(operator, check), "shape": self._place.shape}
         known |= attribute_values(operator, check)
-        later = frozenset(t.name for t in operator.tensors if t not in before)
-        return _DrawCall(known, {t.name: partial(self._other, t) for t in before}, later)
+        later = {t.name for t in operator.tensors} - set(names[: names.index(self._tensor.name)])
+        return _DrawCall(known, {t.name: partial(self._other, t) for t in before}, frozenset(later))
 
     def _other(self, tensor: Tensor) -> NDArray[Any] | None:
         """An input before this one, as the function sees it."""
@@ -259,6 +259,14 @@ class _Draw:
     def _refuse(self, kind: Drawn, what: str) -> NoReturn:
         """Raise an error that names the function and its line."""
         raise ValueError(f"{OF_VALUES} {self._tensor.name!r}: {kind.place} {what}")
+
+
+def seen_by(operator: Operator, tensor: Tensor) -> list[Tensor]:
+    """The inputs that an author's function sees when it draws a tensor: of those before it what `reads` names."""
+    values, before = tensor.values, operator.inputs[: [t.name for t in operator.inputs].index(tensor.name)]
+    if not isinstance(values, Drawn):
+        return []
+    return [t for t in before if values.reads is None or t.name in values.reads]
 
 
 class _DrawCall:
