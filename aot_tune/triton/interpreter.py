@@ -128,8 +128,9 @@ def _bridge() -> None:
     """Add what the interpreter lacks.
 
     A Python float is passed as the JIT passes it. Loop bounds may be non-constants (Triton 3.6 fails there with newer
-    versions of numpy). Matrices of bf16 are multiplied as floats, not as integers. Waiting for the kernel in front does
-    nothing. Some functions of libdevice become Triton's own.
+    versions of numpy). Matrices of bf16 are multiplied as floats, not as integers. Floats become the nearest ones of 8
+    bits (the interpreter drops a carry). Waiting for the kernel in front does nothing. Some functions of libdevice
+    become Triton's own.
     """
     passed, patch = interpreter._implicit_cvt, interpreter._patch_lang_tensor
 
@@ -148,6 +149,15 @@ def _bridge() -> None:
         return multiply(builder, _widened(left), _widened(right), *more)
 
     private = cast(Any, interpreter)
+    plain = private._convert_float
+
+    def narrowed(values: Any, given: Any, wanted: Any, mode: Any) -> Any:
+        finite = {tl.float8e4nv: 127, tl.float8e5: 124}.get(wanted)
+        if given != tl.float32 or finite is None:
+            return plain(values, given, wanted, mode)
+        return _nearest(values, plain(np.arange(finite, dtype=np.uint8), wanted, tl.float32, None).view(np.float32))
+
+    private._convert_float = narrowed
     private.InterpreterBuilder.create_dot = widened
     private._patch_lang_tensor, private._implicit_cvt = with_index, convert
     with contextlib.suppress(AttributeError):  # each version has them in another place
@@ -156,6 +166,14 @@ def _bridge() -> None:
     for module in ("triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice"):
         with contextlib.suppress(ImportError):
             vars(importlib.import_module(module)).update(_LIBDEVICE)
+
+
+def _nearest(values: NDArray[np.float32], finite: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """The bits of the nearest of some floats of 8 bits, which are those from 0 on in order; ties go to even bits."""
+    middles, sizes = (finite[1:] + finite[:-1]) / 2, np.abs(values)
+    low, high = np.searchsorted(middles, sizes), np.searchsorted(middles, sizes, "right")
+    bits: NDArray[Any] = np.where(np.isnan(values), 127, np.where(low % 2, high, low)) | np.signbit(values) << 7
+    return bits.astype(np.uint8)
 
 
 def _widened(handle: Any) -> Any:

@@ -7,16 +7,22 @@ from typing import Any
 from aot_tune.spec import (
     Call,
     Expr,
+    Kernel,
     Problem,
     Scalar,
     Tensor,
     ceildiv,
     dim,
+    maximum,
+    next_power_of_2,
     off_by,
+    parameter,
     problem,
+    stride,
+    table,
 )
 
-from .row_kernels import D, R
+from .row_kernels import D, R, triton_kernel, unit_strides
 
 GROUP = dim("GROUP")
 WHOLE = 2**30
@@ -48,6 +54,8 @@ OF_QUANTIZED_ROWS: dict[str, Any] = {
         "many rows in groups": (R > 256,),
     },
     "tolerance": {"out": off_by(1, share=0.01)},
+    # Rows with one scale, which derived checks rarely have; some that registers of a block do not hold.
+    "checks": (problem(R=3, D=1021, GROUP=WHOLE), problem(R=3, D=40008, GROUP=WHOLE), problem(R=5, D=264, GROUP=64)),
 }
 """Arguments that the operators have in common."""
 
@@ -111,3 +119,34 @@ def cuda_workload(*widths: int, **more: Any) -> tuple[Problem, ...]:
     # DeepGEMM reads scales by columns.
     found += [one(r, first, 128, order={"scale": (1, 0)}) for r in (16, 4096)]
     return (*found, one(4096, first, 64))
+
+
+def triton_quantized(operator: str, axes: dict[str, int], *, whole: bool) -> tuple[Kernel, ...]:
+    """Kernels by Triton: of whole rows, and of some columns of rows in groups. With `whole`, all have whole rows."""
+    steps = {"GROUPS": ceildiv(D, GROUP), "scale_row": stride("scale", 0), "scale_column": stride("scale", 1)}
+    row = {"BLOCK_R": maximum(parameter("ELEMENTS") // next_power_of_2(D), 1), "BLOCK_D": next_power_of_2(D)}
+
+    def kernel(name: str, arguments: dict[str, Any], meant: Expr, **more: Any) -> Kernel:
+        return triton_kernel(
+            f"quantize_rows/triton.py:{operator}",
+            name,
+            axes,
+            steps | arguments,
+            lambda meta: (ceildiv(R, meta["BLOCK_R"]) * ceildiv(D, meta["BLOCK_D"]),),
+            requires=(meant, R * ceildiv(D, 256) < 2**31, *unit_strides(**axes)),
+            follows={"f16": "bf16", "i8": "f8e4m3"},
+            **more,
+        )
+
+    rows = table("ELEMENTS num_warps", (4096, 4), (8192, 8), (4096, 8), (16384, 16))
+    tiles = table("BLOCK_R BLOCK_D num_warps", (1, 1024, 4), (1, 2048, 4), (1, 4096, 8), (4, 512, 4), (8, 256, 4))
+    fits = {"listed": rows, "worthwhile": (1024 * parameter("num_warps") >= D,)}
+    return (
+        kernel("triton_rows", row | {"SPAN": next_power_of_2(D)}, ONE_SCALE, **fits),
+        kernel(
+            "triton_groups",
+            (row if whole else {}) | {"SPAN": GROUP},
+            ~ONE_SCALE & USUAL,
+            **(fits if whole else {"listed": tiles}),
+        ),
+    )

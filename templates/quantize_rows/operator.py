@@ -17,8 +17,11 @@ from ..common.quantized_rows import (
     cuda_workload,
     quantized,
     torch_quantized,
+    triton_quantized,
 )
 from ..common.row_kernels import D, R, cuda_generic
+
+AXES = {"x": 1, "out": 1}
 
 
 def reference(xp: Any, call: Call) -> dict[str, Any]:
@@ -41,6 +44,10 @@ operator = Operator(
     flops=3 * R * D,
     workload={"cpu": cpu_workload(), "cuda": cuda_workload(4096, 7168, 14336)},
     baselines=(Baseline("torch.quantize_rows", "torch", torch_quantize),),
-    kernels=(Kernel("generic", "quantize_rows/generic.cpp.j2", generic=True), cuda_generic("quantize_rows")),
+    kernels=(
+        Kernel("generic", "quantize_rows/generic.cpp.j2", generic=True),
+        cuda_generic("quantize_rows"),
+        *triton_quantized("quantize_rows", AXES, whole=False),
+    ),
     **OF_QUANTIZED_ROWS,
 )

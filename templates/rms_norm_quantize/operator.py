@@ -17,8 +17,11 @@ from ..common.quantized_rows import (
     cuda_workload,
     quantized,
     torch_quantized,
+    triton_quantized,
 )
 from ..common.row_kernels import D, R, cuda_generic
+
+AXES = {"x": 1, "weight": 0, "residual": 1, "out": 1, "residual_out": 1}
 
 
 def reference(xp: Any, call: Call) -> dict[str, Any]:
@@ -64,6 +67,10 @@ operator = Operator(
         "cuda": (*cuda_workload(4096, 7168, present=["weight"]), *cuda_workload(4096, 8192, present=FUSED)),
     },
     baselines=(Baseline("torch.rms_norm_quantize", "torch", torch_rms_norm_quantize),),
-    kernels=(Kernel("generic", "rms_norm_quantize/generic.cpp.j2", generic=True), cuda_generic("rms_norm_quantize")),
+    kernels=(
+        Kernel("generic", "rms_norm_quantize/generic.cpp.j2", generic=True),
+        cuda_generic("rms_norm_quantize"),
+        *triton_quantized("rms_norm_quantize", AXES, whole=True),
+    ),
     **OF_QUANTIZED_ROWS,
 )

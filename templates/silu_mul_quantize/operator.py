@@ -18,8 +18,11 @@ from ..common.quantized_rows import (
     cuda_workload,
     quantized,
     torch_quantized,
+    triton_quantized,
 )
 from ..common.row_kernels import D, R, cuda_generic
+
+AXES = {"gate": 1, "up": 1, "out": 1}
 
 
 def reference(xp: Any, call: Call) -> dict[str, Any]:
@@ -42,6 +45,10 @@ operator = Operator(
     flops=8 * R * D,
     workload={"cpu": cpu_workload(), "cuda": cuda_workload(14336, 2048, 18944)},
     baselines=(Baseline("torch.silu_mul_quantize", "torch", torch_silu_mul_quantize),),
-    kernels=(Kernel("generic", "silu_mul_quantize/generic.cpp.j2", generic=True), cuda_generic("silu_mul_quantize")),
+    kernels=(
+        Kernel("generic", "silu_mul_quantize/generic.cpp.j2", generic=True),
+        cuda_generic("silu_mul_quantize"),
+        *triton_quantized("silu_mul_quantize", AXES, whole=False),
+    ),
     **OF_QUANTIZED_ROWS,
 )

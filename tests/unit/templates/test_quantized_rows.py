@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ import pytest
 from bundled import OPERATORS, RENDERER
 from cpu_kernels import TARGETS, CpuKernel
 from host_compiler import CUDA, shared_object
+from places import SHARED
 
 from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.bench.protocol.measurement_records import Check
@@ -119,3 +124,14 @@ def test_zeros_nan_infinities_ties_and_no_elements_are_as_documented(q: str, tmp
     for shape in ((0, 4), (3, 0)):
         empty, scales = np.empty(shape, np.float32), np.empty((shape[0], -(-shape[1] // 4)), np.float32)
         assert kernel(given, x=empty, out=np.empty(shape, np.uint8), scale=scales) == 0
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_triton_kernels_are_right_in_the_interpreter() -> None:
+    environ = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-W", "ignore", str(SHARED / "quantized_interpreted.py")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) > 30
+    assert not [line for line in lines if not line.startswith("right: ")]
