@@ -165,6 +165,7 @@ class IntegerSums:
 
     Args:
         terms: the number of products that are summed in one element: an expression of dims such as `K`.
+        factors: of how many inputs each product has elements, such as two matrices and a scale of each.
         thinned: the name of the input described above.
         requires: conditions on a call under which all this holds, such as `attribute("activation") == 0`.
     """
@@ -172,8 +173,11 @@ class IntegerSums:
     terms: Expr
     thinned: str
     requires: tuple[Expr, ...] = ()
+    factors: int = 2
 
     def __post_init__(self) -> None:
+        if type(self.factors) is not int or self.factors < 1:
+            raise SpecError(f"IntegerSums: factors {self.factors!r} is not a number of inputs", fix="write factors=2")
         object.__setattr__(self, "terms", as_expr(self.terms, "IntegerSums: terms"))
 
 

@@ -98,13 +98,18 @@ def _every_check(operator: Operator, requires: Sequence[Expr], special: bool) ->
 
 
 def _ways(operator: Operator, requires: tuple[Expr, ...], dtypes: Mapping[str, str]) -> list[Way]:
-    """The ways in which dims follow from others for which there are problems, at least one."""
+    """The ways in which dims follow from others for which there are problems, at least one.
+
+    Those that fit because a dim is cut, where others need no cut, are left out.
+    """
     ways = ways_to_follow(operator)
     if len(ways) == 1:
         return ways
     plain = [msgspec.structs.replace(_problem(operator, way, _LONG), dtypes=dict(dtypes)) for way in ways]
-    fitting = [w for w, problem in zip(ways, plain, strict=True) if _fitted(operator, w, problem, requires)]
-    return fitting or ways[:1]
+    fitting = [(w, f.dims) for w, p in zip(ways, plain, strict=True) if (f := _fitted(operator, w, p, requires))]
+    wanted = {d: n for d, n in plain[0].dims.items() if d not in ways[0]}
+    uncut = {d for d, n in wanted.items() if any(dims[d] >= n for _, dims in fitting)}
+    return [w for w, dims in fitting if all(dims[d] >= wanted[d] for d in uncut)] or ways[:1]
 
 
 def _odd_values(operator: Operator, problem: Problem) -> Iterator[Check]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -184,7 +183,8 @@ class _Draw:
         limit = min(largest_integer(self._operator.dtype(problem, t)) for t in self._operator.outputs) // 2
         terms = max(1, exact.terms.evaluate(problem.dims))
         step = -(-terms // max(1, limit))
-        most = max(1, min(_LARGEST, math.isqrt(limit // -(-terms // step))))
+        room = limit // -(-terms // step)
+        most = max((n for n in range(1, _LARGEST + 1) if n**exact.factors <= room), default=1)
         storage: NDArray[Any] = integers(1, most + 1, self._count)
         if self._element.code not in (1, 6):
             storage *= 1 - 2 * integers(0, 2, self._count)

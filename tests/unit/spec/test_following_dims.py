@@ -7,7 +7,7 @@ import pytest
 from small_operators import make_operator
 
 from aot_tune.bench.host.odd_problems import derived_checks
-from aot_tune.spec import Expr, Kernel, Operator, Problem, Tensor, all_of, ceildiv, dims, problem
+from aot_tune.spec import Expr, IntegerSums, Kernel, Operator, Problem, Tensor, all_of, ceildiv, dims, problem
 from aot_tune.spec.calls import check_problem, following_dims
 from aot_tune.spec.regimes import range_of
 from aot_tune.spec.survey_shapes import survey_shapes
@@ -65,6 +65,11 @@ def ways_of(problems: list[Problem]) -> Counter[str]:
 def test_extents_that_cannot_follow_are_refused(values: dict[str, object], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         scaled(values=values, ranges={})
+
+
+def test_a_number_of_factors_is_a_number() -> None:
+    with pytest.raises(SpecError, match="factors 0 is not a number of inputs"):
+        IntegerSums(K, thinned="b", factors=0)
 
 
 def test_extents_follow_in_order_whatever_the_order_of_their_declaration() -> None:

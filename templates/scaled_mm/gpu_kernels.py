@@ -1,0 +1,154 @@
+"""Scaled matrix products on GPUs: by Triton on matrix units for floats of 8 bits, and by cuBLASLt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aot_tune.spec import (
+    Buffer,
+    Config,
+    Descriptor,
+    Expr,
+    Kernel,
+    KernelArgument,
+    TritonFunction,
+    alignment,
+    ceildiv,
+    device,
+    dims,
+    minimum,
+    parameter,
+    stride,
+    table,
+    target,
+    where,
+)
+
+M, N, K, MA, KA, NB = dims("M N K MA KA NB")
+BLOCK_M, BLOCK_N, PARTS, SPLIT = (parameter(p) for p in ("BLOCK_M", "BLOCK_N", "PARTS", "SPLIT"))
+
+BLOCKS: Expr = (MA == M) & (ceildiv(K, 128) == KA) & (ceildiv(N, 128) == NB)
+LINES: Expr = (KA == 1) & ((NB == 1) | (NB == N))
+"""Scales of blocks; of rows and columns, or of whole factors. What is both may be taken for either."""
+
+_ROWS: tuple[Expr, ...] = (
+    stride("a", 1) == 1,
+    stride("b", 0) == 1,
+    stride("bias", 0) == 1,
+    stride("out", 1) == 1,
+    (M < 2**30) & (N < 2**30) & (K < 2**30) & (M * N < 2**36),  # as many programs and rows as Triton can count
+    M * N * K > 0,
+)
+_TMA: tuple[Expr, ...] = (
+    *_ROWS,
+    *(s % 16 == 0 for s in (stride("a", 0), stride("b", 1))),
+    *(s > 0 for s in (stride("a", 0), stride("b", 1))),
+    K % 16 == 0,
+    *(alignment(t) >= 16 for t in ("a", "b")),
+)
+"""What tensor descriptors ask of addresses and strides."""
+_TMA_OUT: tuple[Expr, ...] = (stride("out", 0) % 8 == 0, stride("out", 0) > 0, N % 8 == 0, alignment("out") >= 16)
+
+_SCALES: dict[str, KernelArgument] = {
+    "a_row": where(MA == 1, 0, stride("scale_a", 0)),
+    "a_block": stride("scale_a", 1),
+    "b_block": stride("scale_b", 0),
+    "b_column": where(NB == 1, 0, stride("scale_b", 1)),
+}
+_FACTORS = {"a": Descriptor("a", (BLOCK_M, 128)), "b": Descriptor("b", (BLOCK_N, 128), order=(1, 0))}
+_LINES_OF = {"a_line": stride("a", 0), "b_line": stride("b", 1), "out_line": stride("out", 0)}
+_EARLY = target("capability") >= 90
+
+_SHARED: dict[str, Any] = {"backend": "triton", "follows": {"f16": "bf16"}, "compile_seconds": 4.0}
+_HOPPER = (target("capability") >= 90, target("shared_bytes") >= 227 * 1024)
+_OF_WAY = (("", False, LINES), ("_blocks", True, BLOCKS))
+"""Names, BLOCKS and guards of the two ways to scale."""
+
+
+def _tiles(name: str, blocks: bool, way: Expr) -> Kernel:
+    """Persistent, for many rows."""
+    return Kernel(
+        f"triton_tma{name}",
+        triton=TritonFunction(
+            "scaled_mm/triton.py:scaled_tma",
+            arguments={**_SCALES, **_FACTORS, "out": Descriptor("out", (BLOCK_M, BLOCK_N)), "BLOCKS": blocks},
+            grid=(minimum(ceildiv(M, BLOCK_M) * ceildiv(N, BLOCK_N), device("multiprocessors")),),
+        ),
+        listed=table(
+            "BLOCK_M BLOCK_N GROUP num_warps num_stages",
+            (128, 128, 8, 8, 4),
+            (64, 128, 8, 4, 5),
+            (128, 64, 8, 4, 5),
+            (64, 64, 8, 4, 6),
+        ),
+        constraints=_HOPPER,
+        requires=(way, *_TMA, *_TMA_OUT),
+        worthwhile=(M > 32,),
+        tile={"M": BLOCK_M, "N": BLOCK_N, "K": 128},
+        **_SHARED,
+    )
+
+
+def _few(name: str, blocks: bool, way: Expr, split: bool) -> Kernel:
+    """For few rows: b passes by once, in blocks of columns that are the rows of the instructions."""
+    tiles = ceildiv(N, BLOCK_N)
+    apart: dict[str, KernelArgument] = {
+        "partial": Buffer("f32", tiles * SPLIT * BLOCK_M * BLOCK_N) if split else None,
+        "arrived": Buffer("i32", tiles, zero=True) if split else None,
+        **({} if split else {"SPLIT": 1}),
+    }
+    columns = "BLOCK_M BLOCK_N SPLIT num_warps num_stages" if split else "BLOCK_M BLOCK_N num_warps num_stages"
+    alone = ((16, 64, 4, 8), (64, 64, 4, 8), (16, 128, 8, 6), (64, 128, 8, 6))
+    shared = ((16, 64, 4, 4, 8), (64, 64, 4, 4, 6), (16, 64, 8, 4, 6), (64, 64, 2, 4, 8))
+    return Kernel(
+        f"triton_few{'_split' if split else ''}{name}",
+        triton=TritonFunction(
+            "scaled_mm/triton.py:scaled_few",
+            arguments={
+                **_SCALES,
+                **_FACTORS,
+                **apart,
+                "out_line": stride("out", 0),
+                "BLOCKS": blocks,
+                "EARLY": _EARLY,
+            },
+            grid=(tiles, SPLIT if split else 1),
+            launch_pdl=True,
+        ),
+        listed=table(columns, *(shared if split else alone)),
+        constraints=_HOPPER,
+        requires=(way, *_TMA, M <= BLOCK_M),
+        worthwhile=(M <= 64, *((N <= 16384,) if split else ())),
+        tile={"M": BLOCK_M, "N": BLOCK_N, "K": 128},
+        **({"split": SPLIT} if split else {}),
+        **_SHARED,
+    )
+
+
+def _thin(name: str, blocks: bool, way: Expr) -> Kernel:
+    """For few rows, by narrow blocks of columns whose sums are shared among warps."""
+    listed: tuple[Config, ...] = table(
+        "BLOCK_M BLOCK_N PARTS num_warps num_stages", (16, 16, 4, 4, 4), (16, 32, 4, 4, 3), (16, 16, 2, 2, 6)
+    )
+    return Kernel(
+        f"triton_thin{name}",
+        triton=TritonFunction(
+            "scaled_mm/triton.py:scaled_thin",
+            arguments={**_SCALES, **_LINES_OF, "BLOCKS": blocks, "EARLY": _EARLY},
+            grid=(ceildiv(N, BLOCK_N),),
+            launch_pdl=True,
+        ),
+        listed=listed,
+        constraints=(target("capability") >= 89, PARTS >= 2),
+        requires=(way, *_ROWS, M <= BLOCK_M),
+        worthwhile=(M <= 16, K >= 512, N <= 32768),
+        tile={"M": BLOCK_M, "N": BLOCK_N, "K": 128 * PARTS},
+        **_SHARED,
+    )
+
+
+GPU_KERNELS = (
+    *(_tiles(*way) for way in _OF_WAY),
+    *(_few(*way, split=split) for way in _OF_WAY for split in (False, True)),
+    *(_thin(*way) for way in _OF_WAY),
+)

@@ -1,0 +1,207 @@
+"""Scaled products of 8-bit floats: kernels for any call, Triton's in its interpreter, calls of cuBLASLt, bad scales."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from bundled import OPERATORS, RENDERER
+from cpu_kernels import TARGETS, CpuKernel
+from forked import answer
+from host_compiler import CUDA, shared_object
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from triton_bundled import declared
+
+from aot_tune.bench.host.odd_problems import derived_checks
+from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.bench.protocol.messages import InterpreterRequest
+from aot_tune.bench.worker.comparison import compare_stored
+from aot_tune.bench.worker.inputs import fill, layout, scalar_values
+from aot_tune.bench.worker.loaded_objects import Arguments
+from aot_tune.bench.worker.reference_results import read_truth, write_truth
+from aot_tune.bench.worker.stored_elements import array_dtype, values_of
+from aot_tune.compile import target_by_name
+from aot_tune.render import candidate_for
+from aot_tune.spec import Kernel, all_of, dims, dtype_index, problem
+from aot_tune.spec.calls import check_call
+from aot_tune.spec.load_operators import bundled_templates
+from aot_tune.support.errors import SpecError
+
+OP = OPERATORS["scaled_mm"]
+HOPPER = target_by_name("cuda-sm_90a")
+M, N, K, MA, KA, NB = dims("M N K MA KA NB")
+Launch = Callable[..., int]
+
+
+# -- what scales mean --------------------------------------------------------------------------------------------------
+
+
+def readings(m: int, n: int, k: int) -> dict[tuple[int, int, int], list[tuple[Any, Any]]]:
+    """By MA, KA and NB: for each way to read such scales, the scales' indices for all elements of a and b."""
+    i, j, t = (np.arange(extent) for extent in (m, n, k))
+    none = np.zeros(1, int)
+    found: dict[tuple[int, int, int], list[tuple[Any, Any]]] = {}
+    for rows, columns in itertools.product((none, i), (none, j)):
+        found.setdefault((len(rows), 1, len(columns)), []).append((np.ix_(rows, 0 * t), np.ix_(0 * t, columns)))
+    blocks = (m, -(-k // 128), -(-n // 128))
+    found.setdefault(blocks, []).append((np.ix_(i, t // 128), np.ix_(t // 128, j // 128)))
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(*(st.sampled_from((0, 1, 2, 3, 127, 128, 129, 256, 257)) for _ in range(3)))
+def test_scales_that_may_be_read_in_two_ways_mean_the_same(m: int, n: int, k: int) -> None:
+    """Each way gives the same factors, and they are the reference's."""
+    values = np.random.default_rng(m + n + k)
+    for (ma, ka, nb), ways in readings(m, n, k).items():
+        extents = {"M": m, "N": n, "K": k, "MA": ma, "KA": ka, "NB": nb}
+        assert all_of(OP.legal, extents)
+        a, b, scale_a, scale_b = (values.uniform(1, 2, shape) for shape in ((m, k), (k, n), (ma, ka), (ka, nb)))
+        got = OP.reference(np, SimpleNamespace(a=a, b=b, scale_a=scale_a, scale_b=scale_b, bias=None))["out"]
+        for of_a, of_b in ways:
+            want = (a * scale_a[of_a]) @ (b * scale_b[of_b])
+            np.testing.assert_allclose(got, np.broadcast_to(want, (m, n)), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "scales",
+    [(1, 3, 1), (5, 3, 1), (5, 3, 200), (5, 2, 2), (4, 1, 1), (5, 1, 2), (1, 1, 2), (5, 3, 3), (1, 3, 2), (2, 3, 2)],
+)
+def test_scales_of_another_shape_are_refused(scales: tuple[int, int, int]) -> None:
+    ma, ka, nb = scales
+    with pytest.raises(SpecError, match=r"legal: .* does not hold"):
+        check_call(OP, problem(M=5, N=200, K=300, MA=ma, KA=ka, NB=nb))
+
+
+# -- kernels -----------------------------------------------------------------------------------------------------------
+
+
+def checks(kernel: Kernel, dtype: str, most: int) -> list[Check]:
+    """What a build verifies a kernel on, or some of it."""
+    own = [r for r in kernel.requires if not any(f.startswith("parameter.") for f in r.facts())]
+    return derived_checks(OP, (dtype_index("T") == OP.dtypes["T"].index(dtype), *own), most=most)
+
+
+def wrong(check: Check, kernel: Launch, folder: Path) -> str:
+    """What is wrong with the result of a kernel on a check."""
+    op = OP.concrete(check.problem.dtypes)
+    present = [t for t in op.tensors if op.is_present(check.problem, t)]
+    places = {t.name: layout(op, check, t) for t in present}
+    flats = {t.name: np.zeros(places[t.name].extent(), array_dtype(t.dtype)) for t in present}
+    flats["out"].view(np.uint8)[...] = 0xFF
+    fill(op, check, {t.name: flats[t.name] for t in op.inputs if t.name in flats}, 3)
+    arrays = {n: places[n].array(flat.dtype, flat) for n, flat in flats.items()}
+    assert kernel(scalar_values(op, check), **arrays) == 0
+    write_truth(op, check, folder, 3)
+    truth, want = read_truth(folder)["out"]
+    said = compare_stored(op.tensor("out"), arrays["out"], want, truth.bounds)[0] if want.size else ""
+    return said and f"{check.place}: {said}"
+
+
+def test_the_cpu_kernel_is_right_on_all_that_a_build_verifies(tmp_path: Path) -> None:
+    kernel = CpuKernel(tmp_path, [bundled_templates()], OP, "generic", TARGETS[0], dtypes={"T": "bf16"})
+    every = checks(OP.kernel("generic"), "bf16", 1000)
+    assert {c.problem.dims["KA"] for c in every} >= {1, 3, 9}
+    faults = [wrong(check, kernel, tmp_path / str(i)) for i, check in enumerate(every)]
+    assert not any(faults), list(filter(None, faults))
+
+
+ON_HOST = """
+#include "cuda_fp8.h"
+#include "warps.h"
+#define __align__(bytes) __attribute__((aligned(bytes)))
+inline int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+"""
+
+
+def on_host(folder: Path, dtype: str) -> Launch:
+    """The CUDA kernel for any call, as a function of numpy's arrays."""
+    rendered = RENDERER.render(OP, candidate_for(OP, OP.kernel("cuda_generic"), {}, HOPPER, None, {"T": dtype}), HOPPER)
+    (folder / "kernel.cpp").write_text(ON_HOST + rendered.source)
+    library = ctypes.CDLL(str(shared_object(folder / "kernel.cpp", *CUDA)))
+
+    def call(scalars: Any, **arrays: Any) -> int:
+        steps = {n: tuple(s // a.itemsize for s in a.strides) for n, a in arrays.items()}
+        data, shapes = {n: a.ctypes.data for n, a in arrays.items()}, {n: a.shape for n, a in arrays.items()}
+        arguments = Arguments(OP.concrete({"T": dtype}), data, shapes, steps, scalars, {})
+        return int(library[f"{rendered.symbol}_launch"](*arguments.launch(None)))
+
+    return call
+
+
+def test_the_cuda_kernel_for_any_call_is_right(tmp_path: Path) -> None:
+    kernel = on_host(tmp_path, "f16")
+    every = checks(OP.kernel("cuda_generic"), "f16", 14)
+    faults = [wrong(check, kernel, tmp_path / str(i)) for i, check in enumerate(every)]
+    assert not any(faults), list(filter(None, faults))
+
+
+TRITON = [k for k in OP.kernels if k.triton is not None]
+
+
+def interpreted(kernel: Kernel) -> list[InterpreterRequest]:
+    """Checks of a kernel, in f16, as the interpreter computes with bf16 as with integers; some with long sums."""
+    config = dict(list(kernel.configs(HOPPER.facts))[-1])
+    rows = next((n for n in (int(config["BLOCK_M"]), 1000) if "tma" not in kernel.name), 1000)
+    every = [c for c in checks(kernel, "f16", 30) if c.problem.dims["M"] <= rows]
+    by_sums = sorted(every, key=lambda c: (c.problem.dims["K"] <= 1100, -c.problem.dims["KA"], c.problem.id))
+    chosen = [c for c in (*by_sums[:4], *by_sums[4:][::5]) if not c.special]  # its NaN of 8 bits is 480
+    chosen += [c for c in every if c.integers]
+    read = {f"scaled_mm/{kernel.name}": {HOPPER.name: declared(kernel.triton_functions[0].function)}}
+    return [
+        InterpreterRequest(
+            folder=str(bundled_templates() / "scaled_mm"),
+            kernel=kernel.name,
+            target=HOPPER.name,
+            config=config,
+            check=check,
+            inspections=read,
+            roots=[str(bundled_templates())],
+            seed=3,
+        )
+        for check in chosen
+    ]
+
+
+INTERPRET = """
+import sys
+from aot_tune.bench.worker import interpreted_call
+
+def answers(files):
+    for file in files:
+        sys.argv = ["", file, file + ".answer"]
+        interpreted_call.main()
+"""
+
+
+@pytest.mark.parametrize("kernel", TRITON, ids=lambda k: k.name)
+def test_triton_kernels_are_right_in_the_interpreter(kernel: Kernel, tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    requests = interpreted(kernel)
+    files = [tmp_path / f"{i}.json" for i in range(len(requests))]
+    for file, request in zip(files, requests, strict=True):
+        file.write_bytes(msgspec.json.encode(request))
+    answer(INTERPRET, "answers(given)", [str(f) for f in files], TRITON_INTERPRET="1")
+    for file, request in zip(files, requests, strict=True):
+        verdict = msgspec.json.decode(Path(f"{file}.answer").read_bytes())
+        assert verdict["verdict"] == "right", (request.check.place, verdict)
+
+
+@pytest.mark.parametrize("k", [1, 8, 37, 61, 300, 1031])
+def test_small_integers_leave_room_for_the_scales(k: int) -> None:
+    """Sums of absolute products are exact in bf16, also where sums are short and numbers larger."""
+    given = Check(problem=problem(M=5, N=200, K=k, MA=5, KA=-(-k // 128), NB=2), integers=True)
+    places = {t.name: layout(OP, given, t) for t in OP.inputs if not t.optional}
+    flats = {n: np.zeros(place.extent(), array_dtype(OP.tensor(n).dtype)) for n, place in places.items()}
+    fill(OP, given, flats, 3)
+    arrays = {n: np.abs(values_of(OP.tensor(n).dtype, places[n].array(f.dtype, f))) for n, f in flats.items()}
+    assert OP.reference(np, SimpleNamespace(**arrays, bias=None))["out"].max() <= 128
+    assert all((array == np.round(array)).all() for array in arrays.values())
