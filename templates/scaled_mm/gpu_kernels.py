@@ -11,6 +11,7 @@ from aot_tune.spec import (
     Expr,
     Kernel,
     KernelArgument,
+    Problem,
     TritonFunction,
     alignment,
     ceildiv,
@@ -147,7 +148,50 @@ def _thin(name: str, blocks: bool, way: Expr) -> Kernel:
     )
 
 
+def no_algorithms(problem: Problem) -> None:
+    """The library chooses: its algorithms for floats of 8 bits are not asked for one by one."""
+    del problem
+
+
+_CUBLASLT: dict[str, tuple[Expr, ...]] = {
+    "": ((MA == 1) & (KA == 1) & (NB == 1),),
+    "_rows": (LINES, MA == M, NB == N, stride("scale_a", 0) == 1, stride("scale_b", 1) == 1),
+    "_blocks": (
+        BLOCKS,
+        M % 4 == 0,
+        stride("scale_a", 0) == 1,
+        stride("scale_a", 1) == M,
+        stride("scale_b", 0) == 1,
+        stride("scale_b", 1) == ceildiv(KA, 4) * 4,
+    ),
+}
+"""Scales as the library has them: blocks of rows beside each other, those of K padded to a multiple of 4. It may have
+one way and not another, so each is a kernel."""
+
+
+def _cublaslt(name: str, way: tuple[Expr, ...]) -> Kernel:
+    return Kernel(
+        f"cublaslt{name}",
+        "scaled_mm/cublaslt.cpp.j2",
+        backend="cublaslt",
+        listed=table("ALGO", (-1,)),
+        algorithms=no_algorithms,
+        follows={"f16": "bf16"},
+        constraints=(target("capability") >= 89,),
+        requires=(
+            *way,
+            *_TMA,
+            *(s >= K for s in (stride("a", 0), stride("b", 1))),
+            N % 16 == 0,
+            stride("out", 0) >= N,
+            stride("out", 0) % 8 == 0,
+            *(alignment(t) >= 16 for t in ("scale_a", "scale_b", "bias", "out")),
+        ),
+    )
+
+
 GPU_KERNELS = (
+    *(_cublaslt(*way) for way in _CUBLASLT.items()),
     *(_tiles(*way) for way in _OF_WAY),
     *(_few(*way, split=split) for way in _OF_WAY for split in (False, True)),
     *(_thin(*way) for way in _OF_WAY),

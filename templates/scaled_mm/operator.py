@@ -141,6 +141,7 @@ operator = Operator(
     },
     checks=(
         layer(70, 300, 390, "block"),
+        layer(68, 272, 496, "block"),
         layer(5, 136, 1040, "block", "bias"),
         layer(200, 260, 272, "row", "bias"),
         *(

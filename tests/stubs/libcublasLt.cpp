@@ -82,7 +82,8 @@ int cublasLtMatmulDescInit_internal(uint64_t* to, size_t size, int compute, int 
   return 0;
 }
 int cublasLtMatmulDescSetAttribute(uint64_t* to, int attribute, const void* value, size_t size) {
-  if (size != (attribute == 8 ? 8 : 4)) return 7;
+  if (size != (attribute == 8 || attribute == 17 || attribute == 18 ? 8 : 4)) return 7;
+  if (attribute > 30 && VERSION < 120900) return 7;
   to[attribute] = 0;
   std::memcpy(&to[attribute], value, size);
   return 0;
@@ -198,6 +199,11 @@ int cublasLtMatmul(void*, const uint64_t* desc, const float*, const void*, const
   note("matmul id=%s batch=%d type=%d compute=%d epilogue=%u workspace=%zu stream=%zu mode=%d",
        words.c_str() + 1, static_cast<int>(ld[5]), static_cast<int>(ld[0]), static_cast<int>(desc[0]),
        epilogue, workspace, reinterpret_cast<size_t>(stream), capture_mode());
+  if (desc[17] != 0) {  // scales, by their addresses, and operands
+    note("scales modes=%d,%d apart=%d types=%d,%d lines=%d,%d", static_cast<int>(desc[31]), static_cast<int>(desc[32]),
+         desc[17] > 4096 && desc[18] > 4096 && desc[17] != desc[18], static_cast<int>(la[0]), static_cast<int>(lb[0]),
+         static_cast<int>(la[3]), static_cast<int>(lb[3]));
+  }
   if (value("tell_sizes") != 0) note("size %zux%zux%zu", columns, rows, depth);
   if (!alike(la, lb, lc, ld)) return 7;
   const uint64_t size = ld[0] == 0 ? 4 : 2;  // of f32, or 16 bits

@@ -18,7 +18,9 @@ from forked import answer
 from host_compiler import CUDA, shared_object
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stand_ins import with_cublaslt
 from triton_bundled import declared
+from vendor_calls import Call, OnHost, render
 
 from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.bench.protocol.measurement_records import Check
@@ -205,3 +207,47 @@ def test_small_integers_leave_room_for_the_scales(k: int) -> None:
     arrays = {n: np.abs(values_of(OP.tensor(n).dtype, places[n].array(f.dtype, f))) for n, f in flats.items()}
     assert OP.reference(np, SimpleNamespace(**arrays, bias=None))["out"].max() <= 128
     assert all((array == np.round(array)).all() for array in arrays.values())
+
+
+# -- cuBLASLt, by a stand-in -------------------------------------------------------------------------------------------
+
+
+def called(m: int, n: int, k: int, scales: tuple[int, int, int], **more: Any) -> Call:
+    ma, ka, nb = scales
+    strides = {
+        "b": (1, k),
+        "scale_a": (1, ma) if ka > 1 else (1, 1),
+        "scale_b": (1, -(-ka // 4) * 4) if ka > 1 else (nb, 1),
+    }
+    return {"dims": {"M": m, "N": n, "K": k, "MA": ma, "KA": ka, "NB": nb}, "strides": strides, **more}
+
+
+def test_the_library_is_told_how_factors_are_scaled(tmp_path: Path) -> None:
+    kernel = OnHost(tmp_path, render(OP, "cublaslt_blocks", {}, "bf16"))
+    calls = [
+        called(8, 48, 272, (1, 1, 1)),
+        called(8, 48, 272, (8, 1, 48), present=["bias"]),
+        called(8, 144, 272, (8, 3, 2)),
+        called(8, 144, 128, (8, 1, 2)),
+    ]
+    modes = ("0,0", "3,3", "5,4", "5,4")
+    answers = kernel.call(calls, with_cublaslt(tmp_path / "stub"))
+    for one, mode, told in zip(calls, modes, answers, strict=True):
+        k = one["dims"]["K"]
+        (scales,) = [line for line in told["log"] if line.startswith("scales")]
+        assert scales == f"scales modes={mode} apart=1 types=28,28 lines={k},{k}"
+        (product,) = [line for line in told["log"] if line.startswith("matmul")]
+        assert ("type=14 compute=68 epilogue=4 " if "present" in one else "epilogue=1 ") in product
+        assert (told["launch"], told["touched"]) == (0, True)
+    older = kernel.call(calls, with_cublaslt(tmp_path / "older", "-DVERSION=120600"))
+    assert [a["launch"] for a in older] == [0, -100, -100, -100]
+    assert [a["touched"] for a in older] == [True, False, False, False]
+
+
+def test_the_library_gets_scales_in_the_order_that_it_has() -> None:
+    """Kernels by the library take the workload of its way, and torch's baseline has it too."""
+    for name in ("", "_rows", "_blocks"):
+        kernel = OP.kernel(f"cublaslt{name}")
+        meant = [p for p in OP.workload_for("cuda") if all_of(kernel.requires, OP.facts(p))]
+        assert len(meant) > 10
+        assert all(OP.baselines[0].supports(p) for p in meant if p.dtypes.get("T") != "f16" or name != "_rows")

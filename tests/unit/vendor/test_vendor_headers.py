@@ -32,6 +32,15 @@ CXX = {
     "kType": "CUBLASLT_MATRIX_LAYOUT_TYPE",
     "kBatchCount": "CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT",
     "kStridedBatchOffset": "CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET",
+    "kFloat8": "CUDA_R_8F_E4M3",
+    "kScalePointerA": "CUBLASLT_MATMUL_DESC_A_SCALE_POINTER",
+    "kScalePointerB": "CUBLASLT_MATMUL_DESC_B_SCALE_POINTER",
+    "kScaleModeA": "CUBLASLT_MATMUL_DESC_A_SCALE_MODE",
+    "kScaleModeB": "CUBLASLT_MATMUL_DESC_B_SCALE_MODE",
+    "kScaleOne": "CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F",
+    "kScaleLines": "CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F",
+    "kScaleVectors": "CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F",
+    "kScaleSquares": "CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F",
     "kEpilogueDefault": "CUBLASLT_EPILOGUE_DEFAULT",
     "kEpilogueRelu": "CUBLASLT_EPILOGUE_RELU",
     "kEpilogueBias": "CUBLASLT_EPILOGUE_BIAS",
@@ -188,7 +197,7 @@ def test_numbers_and_structures_of_the_template(
     name: str, variable: str, path: str, numbers: dict[str, str], shapes: str, tmp_path: Path
 ) -> None:
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(bundled_templates()), trim_blocks=True)
-    ours = environment.get_template(path).render(batch=["batch"], wide=True)
+    ours = environment.get_template(path).render(batch=["batch"], wide=True, scaled=True)
     own = {"kSuccess", "kUnavailable", "kParents", "kDevices", "kMost", "kMostOperations", "kMostGiven", "kMostConfigs"}
     assert set(re.findall(r"\b(k\w+) = \d+,?", ours)) <= set(numbers) | own, "a number that nothing is compared with"
     folders = header_folders(name, variable)
