@@ -3,7 +3,7 @@
 # High-level:
 #
 #   aot_tune_add_library(<target>
-#     [OPERATORS <name>...]     operators to build; default: all below TEMPLATES
+#     [OPERATORS <name>...]     operators to build; default: all below TEMPLATES. Default for AOT_TUNE_OPERATORS
 #     [TEMPLATES <folder>...]   template roots, each <root>/<operator>/operator.py; `bundled` adds the project's own
 #     [DATABASE <folder>]       recorded measurements
 #     [WORKLOAD <file>...]      problems worth tuning. They replace the declared ones of the operators in a file. With
@@ -199,9 +199,6 @@ macro(_aot_tune_configure)
   if(ARG_MODULE)
     list(APPEND arguments --module ${ARG_MODULE})
   endif()
-  foreach(operator IN LISTS ARG_OPERATORS)
-    list(APPEND arguments --operator ${operator})
-  endforeach()
   foreach(root IN LISTS ARG_TEMPLATES)
     if(NOT root STREQUAL "bundled")
       get_filename_component(root "${root}" ABSOLUTE)

@@ -144,8 +144,7 @@ def _without_cmake(
     configure = ["configure", "--name", "my_ops", "--prefix", "mine", "--header", "my_ops.h", "--directory", made]
     for root in templates:
         configure += ["--templates", bundled_templates() if root == "bundled" else root]
-    for name in operators:
-        configure += ["--operator", name]
+    configure += ["--default", f"AOT_TUNE_OPERATORS={';'.join(operators)}"]
     configure += [] if database is None else ["--database", database]
     log = command([*program, *configure], env=env, status=status)
     if (made / "plan.json").is_file():

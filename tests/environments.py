@@ -20,6 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+_NAMED = re.compile(r"OPERATORS ([a-z_ ]+)\n")
+OPERATORS = sorted(_NAMED.findall((ROOT / "CMakeLists.txt").read_text())[0].split())
+"""The bundled operators that an install has by default."""
 
 # Drops the capabilities by which root may write anywhere; of no effect for anybody else.
 _OBEY_MODES = """
@@ -252,6 +255,8 @@ def copy_source(folder: Path, sdist: Path | None = None, *, operators: Sequence[
             shutil.rmtree(path.parent)
         else:
             path.write_text(path.read_text() + _CUT)
+    lists = folder / "CMakeLists.txt"
+    lists.write_text(_NAMED.sub(f"OPERATORS {' '.join(operators or OPERATORS)}\n", lists.read_text()))
     for name, old, new in _FEWER_CHECKS:
         text = (folder / name).read_text()
         assert old in text

@@ -48,7 +48,7 @@ def _add_internal(commands: Any) -> None:
         configure.add_argument(f"--{name}", required=True)
     for name in ("output", "module", "database", "tiny", "build", "compiled-as"):
         configure.add_argument(f"--{name}", default="")
-    for name in ("operator", "templates", "option", "default"):
+    for name in ("templates", "option", "default"):
         configure.add_argument(f"--{name}", action="append", default=[])
     compile_commands.add_source_options(configure)
     configure.set_defaults(run=_configure)
@@ -89,7 +89,6 @@ def _configure(given: argparse.Namespace) -> int:
         header=given.header,
         output=given.output,
         module=given.module,
-        operators=tuple(given.operator),
         templates=tuple(given.templates),
         database=given.database,
         options=_pairs(given.option),

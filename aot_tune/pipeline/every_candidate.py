@@ -82,9 +82,8 @@ def compile_operators(
         name="compiled",
         prefix="compiled",
         header="compiled.h",
-        operators=named,
         templates=roots,
-        options={**options, "AOT_TUNE_MODE": "compile", "AOT_TUNE_XLA_FFI": "0"},
+        options={**options, "AOT_TUNE_OPERATORS": ";".join(named), "AOT_TUNE_MODE": "compile", "AOT_TUNE_XLA_FFI": "0"},
         compile=compiled_with,
     )
     with session_of(request, Progress(sys.stderr if as_json else None), tells=True) as session:

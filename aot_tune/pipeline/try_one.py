@@ -96,9 +96,13 @@ def try_candidate(
         name="once",
         prefix="once",
         header="once.h",
-        operators=(operator,),
         templates=roots_with_bundled(templates),
-        options={"AOT_TUNE_MODE": "auto", "AOT_TUNE_FILTER": "*", "AOT_TUNE_TARGETS": target or "native"},
+        options={
+            "AOT_TUNE_OPERATORS": operator,
+            "AOT_TUNE_MODE": "auto",
+            "AOT_TUNE_FILTER": "*",
+            "AOT_TUNE_TARGETS": target or "native",
+        },
         compile=compiled_with,
     )
     with session_of(request, progress or Progress()) as session:

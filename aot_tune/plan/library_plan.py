@@ -85,7 +85,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     header: str
     output: str = ""
     module: str = ""
-    operators: tuple[str, ...] = ()
     templates: tuple[str, ...] = ("bundled",)
     database: str = ""
     options: dict[str, str] = {}
@@ -176,8 +175,8 @@ def make_plan(
     options = resolve(request.options, {**request.defaults, **stated})
     _check_environment(options, environment)
     roots, mistakes = template_paths(request.templates), Mistakes()
-    check_backends(options.exclude_backends, roots, request.operators)
-    loaded = load_operators(roots, request.operators, options.exclude_backends, mistakes)
+    check_backends(options.exclude_backends, roots, options.operators)
+    loaded = load_operators(roots, options.operators, options.exclude_backends, mistakes)
     operators = {name: operator for name, (_, operator) in loaded.items()}
     if not operators:
         mistakes.tell()

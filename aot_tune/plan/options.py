@@ -219,6 +219,12 @@ class Options:
         "`stop` ends the build when the first candidate fails",
         ("fail", "generic", "leave-out", "stop"),
     )
+    operators: tuple[str, ...] = _option(
+        "",
+        "operators to build, separated by `;`, such as `gemm;scaled_mm`. `*` is all that the library's templates have. "
+        "Empty is what its `CMakeLists.txt` names, else all. Fewer are built in less time",
+        read=lambda name, value: () if value == "*" else _names(name, value),
+    )
     filter: str = _option(
         "*",
         "shell pattern of `operator/kernel` names to tune, such as `gemm/*`. An operator without such a kernel is not "

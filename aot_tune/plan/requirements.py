@@ -69,17 +69,21 @@ class _Library(NamedTuple):
     operators: frozenset[str] | None
 
 
-def uses_cutlass(project: Path, bundled: Path | None = None) -> bool:
+def uses_cutlass(project: Path, bundled: Path | None = None, named: str = "") -> bool:
     """Whether some kernel of the project's libraries may include CUTLASS.
 
     If the project's CMake code does not say which templates and operators it takes, assume all of them.
 
     Args:
         bundled: the folder of the bundled templates; the default is this package's.
+        named: AOT_TUNE_OPERATORS, which counts before what libraries name.
     """
     libraries = list(_libraries(project)) or [_Library(bundled=True, operators=None)]
-    named = [library.operators for library in libraries]
-    own = None if None in named else frozenset().union(*(n for n in named if n is not None))
+    if named:
+        asked = None if named == "*" else frozenset(o.strip() for o in named.split(";"))
+        libraries = [library._replace(operators=asked) for library in libraries]
+    sets = [library.operators for library in libraries]
+    own = None if None in sets else frozenset().union(*(s for s in sets if s is not None))
     if _includes(project, own):
         return True
     root = _bundled_templates() if bundled is None else bundled
@@ -167,7 +171,8 @@ def build_requirements(
         cuda = cuda or gpus > 0
     wheels = _nvcc_wheels(driver) if cuda and not _has_nvcc(environ, system) else []
     excluded = chosen("AOT_TUNE_EXCLUDE_BACKENDS", settings, environ, project).split(";")
-    if cuda and not environ.get("CUTLASS_PATH") and "nvcc" not in excluded and uses_cutlass(project):
+    named = chosen("AOT_TUNE_OPERATORS", settings, environ, project)
+    if cuda and not environ.get("CUTLASS_PATH") and "nvcc" not in excluded and uses_cutlass(project, named=named):
         wheels.append(_CUTLASS)
     if (cuda or hip) and _any_file(project, ".py", b"TritonFunction("):
         wheels.append(_TRITON)

@@ -100,7 +100,7 @@ def test_duplicate_operator(project: Project) -> None:
     with_second_root(project)
     roots = ["--templates", project.templates, "--templates", project.folder / "more"]
     refused(project, project.configure(*roots, status=1), ["operator 'twice' is declared twice", "rename"])
-    said = project.configure("--operator", "twice", "--operator", "twice", status=1)
+    said = project.configure("--option", "AOT_TUNE_OPERATORS=twice;twice", status=1)
     refused(project, said, ["operator 'twice' is declared twice"])
 
 

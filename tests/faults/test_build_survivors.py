@@ -37,7 +37,7 @@ SMALL = [
 
 def built(project: Project, *operators: str, option: str = "", status: int = 0) -> str:
     """What a build of some operators says, in a folder of its own."""
-    arguments = [word for name in operators for word in ("--operator", name)]
+    arguments = ["--default", f"AOT_TUNE_OPERATORS={';'.join(operators)}"]
     shutil.rmtree(project.folder / "build", ignore_errors=True)
     project.configure(*arguments, *(["--option", f"AOT_TUNE_NO_SURVIVOR={option}"] if option else []))
     return project.build(status=status)

@@ -9,9 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from environments import ROOT, Builder, Built, Compiler, Venv, copy_source, members
-
-OPERATORS = sorted(path.parent.name for path in (ROOT / "templates").glob("*/operator.py"))
+from environments import OPERATORS, Builder, Built, Compiler, Venv, copy_source, members
 
 
 @pytest.fixture(scope="module")

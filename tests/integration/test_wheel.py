@@ -6,9 +6,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from environments import ROOT, Built, Venv, members, run
-
-OPERATORS = sorted(path.parent.name for path in (ROOT / "templates").glob("*/operator.py"))
+from environments import OPERATORS, Built, Venv, members, run
 
 
 def test_the_sdist_has_what_a_build_needs_and_no_more(made_wheel: Path) -> None:

@@ -173,6 +173,9 @@ def test_of_bundled_operators(tmp_path: Path, bundled: Path, arguments: str, wan
     project = library(tmp_path / "project", arguments)
     add(project / "templates", "own", "{{ prelude() }}\n// like cutlass/gemm\n")
     assert uses_cutlass(project, bundled) == wanted
+    takes_bundled = "TEMPLATES" not in arguments or "bundled" in arguments or "ROOTS" in arguments
+    assert uses_cutlass(project, bundled, named="*") == takes_bundled
+    assert not uses_cutlass(project, bundled, named="softmax")
 
 
 @pytest.mark.parametrize(
