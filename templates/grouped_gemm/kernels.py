@@ -60,6 +60,9 @@ _SCALED_FEW_ROWS = table(
     (16, 128, 128, True, 2, 4, 4),
     (32, 128, 128, True, 2, 4, 4),
 )
+_CUTLASS_CONFIG = "TM TN TK CM CN SCHEDULE"
+_CUTLASS = table(_CUTLASS_CONFIG, (128, 256, 64, 2, 1, "Cooperative"), (64, 128, 64, 1, 1, "Pingpong"))
+_SCALED_CUTLASS = table(_CUTLASS_CONFIG, (128, 128, 128, 1, 2, "Cooperative"), (64, 128, 128, 1, 1, "Pingpong"))
 
 
 def _triton(name: str, listed: tuple[Config, ...], meant: Expr, *, masked: bool, scaled: bool, along: int) -> Kernel:
@@ -116,6 +119,45 @@ def _triton(name: str, listed: tuple[Config, ...], meant: Expr, *, masked: bool,
     )
 
 
+def _cutlass(listed: tuple[Config, ...], meant: Expr, *, masked: bool, scaled: bool) -> Kernel:
+    """CUTLASS's grouped products. Scales are contiguous, and f8's blocks of b whole."""
+    rows, room = (2, C) if masked else (1, M)
+    whole = 16 if scaled else 8
+    outer = [stride("b", 0), stride("b", 2), stride("out", rows - 1)]
+    outer += [stride(t, axis) for t in ("a", "out") for axis in range(rows)]
+    contiguous: tuple[Expr, ...] = ()
+    if scaled:
+        contiguous = (
+            stride("scale_a", rows) == 1,
+            stride("scale_a", rows - 1) == ceildiv(K, 128),
+            stride("scale_b", 2) == 1,
+            stride("scale_b", 1) == ceildiv(N, 128),
+        )
+    return Kernel(
+        "cutlass",
+        "grouped_gemm/cutlass.cu.j2",
+        backend="nvcc",
+        dtypes={"T": ("f8e4m3" if scaled else "bf16",)},
+        listed=listed,
+        constraints=(target("wgmma") == 1,),
+        requires=(
+            *(stride(t, axis) == 1 for t, axis in (("a", rows), ("b", 1), ("out", rows))),
+            *contiguous,
+            *(s % whole == 0 for s in outer),
+            *(s > 0 for s in outer),
+            *(alignment(t) >= 16 for t in ("a", "b", "out")),
+            K % whole == 0,
+            N % whole == 0,
+            (room < 2**31) & (N < 2**31) & (K < 2**31) & (E <= 512),
+            room * N * K * E > 0,
+        ),
+        worthwhile=(meant,),
+        tile={"C" if masked else "M": parameter("TM"), "N": parameter("TN"), "K": parameter("TK")},
+        cluster={"C" if masked else "M": parameter("CM"), "N": parameter("CN")},
+        compile_seconds=45.0,
+    )
+
+
 def kernels(*, masked: bool, scaled: bool) -> tuple[Kernel, ...]:
     """Those of an operator whose experts have rooms for rows (`masked`), and of f8 (`scaled`)."""
     form: dict[str, Any] = {"masked": masked, "scaled": scaled}
@@ -127,6 +169,8 @@ def kernels(*, masked: bool, scaled: bool) -> tuple[Kernel, ...]:
         _triton("triton_tiles", _SCALED_TILES if scaled else _TILES, many, along=1, **form),
         _triton("triton_few_rows", _SCALED_FEW_ROWS if scaled else _FEW_ROWS, few, along=1, **form),
     ]
+    listed = _SCALED_CUTLASS if scaled else _CUTLASS
+    found.append(_cutlass(listed[1:] if masked else listed, many, **form))
     if not scaled:
         found.append(_triton("triton_by_rows", _BY_ROWS, E > 0, along=2, **form))
     return tuple(found)
