@@ -1,0 +1,288 @@
+"""Attention over ragged batches and over pages: definitions, kernels for every call, what tests draw, bad input."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from bundled import OPERATORS, RENDERER
+from dltensors import tensor_of
+from host_compiler import CUDA, shared_object
+from triton_bundled import declared
+
+from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.bench.protocol.messages import InterpreterAnswer, InterpreterRequest
+from aot_tune.bench.worker.stored_elements import stored_as, values_of
+from aot_tune.compile.cxx import CxxToolchain
+from aot_tune.compile.device_targets import CUDA_TARGETS
+from aot_tune.render import candidate_for
+from aot_tune.spec import DTYPES, Operator, all_of, problem
+from aot_tune.spec.load_operators import bundled_templates
+from aot_tune.triton.ask_declarations import child_environment, requests_of
+
+RAGGED, PAGED = OPERATORS["ragged_attention"], OPERATORS["paged_attention"]
+CAUSAL = RAGGED.attributes[0].choices
+DEFAULTS = {"scale": 0.0, "window": 0, "softcap": 0.0, "k_scale": 1.0, "v_scale": 1.0}
+EPSILON = {"f32": 1e-5, "f16": 2e-3, "bf16": 2e-2}
+
+Dims = Mapping[str, int]
+Arrays = dict[str, Any]
+
+
+# -- calls ------------------------------------------------------------------------------------------------------------
+
+
+def offsets_of(lengths: Any) -> Any:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+
+
+def drawn(op: Operator, seed: int, lengths: Any, keys: Any, dims: Dims, spare: int = 0) -> Arrays:
+    """Inputs of sequences with so many queries and keys; `spare` rows of q belong to none."""
+    values, b = np.random.default_rng(seed), len(lengths)
+    h, hk, d, dv = (dims[n] for n in ("H", "HK", "D", "DV"))
+    call: Arrays = {"q": values.standard_normal((sum(lengths) + spare, h, d)), "cu_q": offsets_of(lengths)}
+    if op is RAGGED:
+        call |= {"cu_k": offsets_of(keys), "k": values.standard_normal((sum(keys), hk, d))}
+        return call | {"v": values.standard_normal((sum(keys), hk, dv))}
+    page, width = dims["PAGE"], -(-max([*keys, 1]) // dims["PAGE"]) + 1
+    call |= {"seq_lens": np.array(keys, np.int32), "k_pages": values.standard_normal((b * width + 2, page, hk, d))}
+    call["page_table"] = values.permutation(b * width + 2)[: b * width].reshape(b, width).astype(np.int32)
+    return call | {"v_pages": values.standard_normal((b * width + 2, page, hk, dv))}
+
+
+def wanted(op: Operator, call: Arrays, options: Mapping[str, Any], causal: str) -> dict[str, Any]:
+    """What the definition says."""
+    with np.errstate(all="ignore"):
+        return dict(op.reference(np, SimpleNamespace(**call, **{**DEFAULTS, **options}, causal=causal)))
+
+
+class Passed:
+    """A tensor in memory of 0xff; rows have a gap behind them, or lie in another order."""
+
+    def __init__(self, dtype: str, values: Any, shape: tuple[int, ...], layout: int) -> None:
+        self.dtype, rank = DTYPES[dtype], len(shape)
+        order = [*reversed(range(rank - 1)), rank - 1] if layout == 2 else [*range(rank)]
+        extents = [shape[axis] for axis in order]
+        extents[-1] += 3 * (layout == 1)
+        count = math.prod(extents)
+
+        def elements(whole: Any) -> Any:
+            return whole[64 : 64 + count].reshape(extents).transpose(np.argsort(order))[..., : shape[-1]]
+
+        self.whole = np.empty(count + 128, self.dtype.bits_as)
+        self.whole.view(np.uint8)[...] = 0xFF
+        self.spare, self.view = np.ones(count + 128, bool), elements(self.whole)
+        elements(self.spare)[...] = False
+        if values is not None:
+            self.view[...] = stored_as(self.dtype, values.astype(np.float32) if self.dtype.is_floating else values)
+        strides = [s // self.whole.itemsize for s in self.view.strides]
+        self.tensor = tensor_of(self.view.ctypes.data, (1, 0), shape, strides, (self.dtype.code, self.dtype.bits))
+
+    @property
+    def values(self) -> Any:
+        return values_of(self.dtype, self.view.copy()).astype(np.float64 if self.dtype.is_floating else np.int32)
+
+    def spare_is_untouched(self) -> bool:
+        return bool((self.whole[self.spare].view(np.uint8) == 0xFF).all())
+
+
+class Generic:
+    """A kernel for every call in some dtypes, compiled for the host."""
+
+    def __init__(self, op: Operator, backend: str, dtypes: Mapping[str, str], folder: Path) -> None:
+        self.op, self.dtypes = op, dtypes
+        kernel = next(k for k in op.generics if k.backend == backend)
+        targets = CxxToolchain().native() if backend == "cxx" else CUDA_TARGETS
+        rendered = RENDERER.render(op, candidate_for(op, kernel, {}, targets[0], None, dict(dtypes)), targets[0])
+        source = folder / f"{rendered.symbol}.cpp"
+        source.write_text(("" if backend == "cxx" else '#include "warps.h"\n') + rendered.source)
+        library = ctypes.CDLL(str(shared_object(source, *(("-fopenmp",) if backend == "cxx" else CUDA))))
+        self.launch: Callable[..., int] = library[f"{rendered.symbol}_launch"]
+
+    def __call__(
+        self, call: Arrays, options: Mapping[str, Any], causal: str, layout: int = 0, lse: bool = True
+    ) -> tuple[dict[str, Any], Arrays]:
+        """The results, and the call with its numbers as they were rounded."""
+        rows, heads = call["q"].shape[:2]
+        columns = next(call[name] for name in ("v", "v_pages") if name in call).shape[-1]
+        op, shapes = self.op.concrete(self.dtypes), {"out": (rows, heads, columns), "lse": (rows, heads)}
+        passed = {
+            t.name: Passed(t.dtype.name, call.get(t.name), shapes.get(t.name) or call[t.name].shape, layout)
+            for t in op.tensors
+            if lse or t.name != "lse"
+        }
+        numbers = {**DEFAULTS, **options}
+        scalars = [(ctypes.c_int32 if s.dtype_name == "i32" else ctypes.c_float)(numbers[s.name]) for s in op.scalars]
+        tensors = [ctypes.byref(passed[t.name].tensor) if t.name in passed else None for t in op.tensors]
+        chosen = ctypes.c_int32(CAUSAL.index(causal))
+        assert self.launch(*tensors, *scalars, chosen, None, ctypes.c_size_t(0), None) == 0
+        assert all(t.spare_is_untouched() for t in passed.values())
+        results = {name: passed[name].values for name in ("out", "lse") if name in passed}
+        return results, {name: passed[name].values for name in call}
+
+    def check(self, call: Arrays, options: Mapping[str, Any], causal: str, layout: int = 0, lse: bool = True) -> None:
+        results, rounded = self(call, options, causal, layout, lse)
+        truth, near = wanted(self.op, rounded, options, causal), EPSILON[self.dtypes["T"]]
+        for name, got in results.items():
+            np.testing.assert_allclose(got, truth[name], rtol=near, atol=near, err_msg=f"{name} {options} {causal}")
+
+
+KERNELS = (
+    (RAGGED, "cxx", {"T": "f32"}),
+    (PAGED, "cxx", {"T": "bf16", "C": "f8e4m3"}),
+    (RAGGED, "nvcc", {"T": "bf16"}),
+    (PAGED, "nvcc", {"T": "f16", "C": "f16"}),
+)
+
+
+@pytest.fixture(scope="module", params=KERNELS, ids=lambda k: f"{k[0].name}-{k[1]}-{'-'.join(k[2].values())}")
+def kernel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generic:
+    return Generic(*request.param, tmp_path_factory.mktemp("generic"))
+
+
+CALLS: tuple[tuple[Any, Any, Dims, dict[str, Any]], ...] = (
+    # queries and keys of each sequence, of which some have none, or fewer keys than queries
+    ((1, 1, 1), (70, 1, 133), {"H": 4, "HK": 2, "D": 32, "DV": 32, "PAGE": 16}, {}),
+    ((3, 0, 66, 2), (80, 5, 66, 0), {"H": 3, "HK": 1, "D": 20, "DV": 12, "PAGE": 7}, {"k_scale": 0.5, "v_scale": 3.0}),
+    ((5, 9), (140, 4), {"H": 5, "HK": 2, "D": 9, "DV": 33, "PAGE": 64}, {"window": 7}),
+    ((2, 8), (100, 90), {"H": 2, "HK": 3, "D": 33, "DV": 8, "PAGE": 1}, {"window": 80, "softcap": 1.5}),
+    ((1, 4), (3, 9), {"H": 1, "HK": 1, "D": 40, "DV": 270, "PAGE": 16}, {"softcap": 0.5, "scale": 0.7}),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("causal", CAUSAL)
+def test_generic_kernels_are_right(kernel: Generic, causal: str) -> None:
+    for number, (queries, keys, dims, options) in enumerate(CALLS):
+        call = drawn(kernel.op, number, queries, keys, dims, spare=number % 2 * 3)
+        kernel.check(call, options, causal, layout=number % 3, lse=number != 3)
+
+
+@pytest.mark.slow
+def test_nothing_is_seen(kernel: Generic) -> None:
+    """No queries, no keys, no sequences, no columns: zeros, and -inf as the logarithm."""
+    dims = {"H": 2, "HK": 1, "D": 8, "DV": 8, "PAGE": 4}
+    for queries, keys, spare in (((2, 3), (0, 0), 0), ((0, 0), (3, 4), 2), ((), (), 3)):
+        call = drawn(kernel.op, 1, queries, keys, dims, spare)
+        results, _ = kernel(call, {}, "lower_right")
+        assert (results["out"] == 0).all()
+        assert (results["lse"] == -math.inf).all()
+    kernel.check(drawn(kernel.op, 1, (2,), (3,), dims | {"D": 0, "DV": 0}), {"scale": 1.0}, "none")
+
+
+@pytest.mark.slow
+def test_bad_offsets_lengths_and_pages_stay_within_the_tensors(kernel: Generic) -> None:
+    """Results are wrong then, or those of the nearest legal numbers, but nothing else is written."""
+    dims = {"H": 2, "HK": 2, "D": 16, "DV": 16, "PAGE": 16}
+    far = 2**31 - 1
+    for name, bad in (
+        ("cu_q", [0, 9, 4]),
+        ("cu_q", [-5, 3, far]),
+        ("cu_q", [7, -far, 5]),
+        ("cu_k", [9, 3, 70]),
+        ("cu_k", [-far, far, 2]),
+        ("seq_lens", [-3, far]),
+        ("page_table", [[far, -1] * 3, [-far, 3] * 3]),
+    ):
+        call = drawn(kernel.op, 3, (4, 5), (70, 50), dims)
+        if name in call:
+            call[name] = np.resize(np.array(bad, np.int64).astype(np.int32), call[name].shape)
+            kernel(call, {}, "lower_right")
+            if name in ("seq_lens", "page_table"):
+                kernel.check(call, {}, "lower_right")
+
+
+# -- Triton's interpreter ---------------------------------------------------------------------------------------------
+
+INTERPRETER = """
+import sys
+from aot_tune.bench.worker import interpreted_call
+for number in range(int(sys.argv[1])):
+    sys.argv[1:] = [f"{number}.asked", f"{number}.answered"]
+    interpreted_call.main()
+"""
+
+
+def interpreted(cases: Sequence[tuple[Operator, str, dict[str, int], Check]], folder: Path) -> list[str]:
+    """What kernels of Triton come to on checks, in the order of `cases`, in its interpreter."""
+    hopper = next(t for t in CUDA_TARGETS if t.name == "cuda-sm_90a")
+    for number, (op, name, config, check) in enumerate(cases):
+        kernel = op.kernel(name)
+        asked = requests_of({op.name: replace(op, kernels=(*op.generics, kernel))}, hopper)
+        request = InterpreterRequest(
+            folder=op.folder,
+            kernel=name,
+            target=hopper.name,
+            config=config,
+            check=check,
+            inspections={r.name: {hopper.name: declared(r.function)} for r in asked},
+            roots=[str(bundled_templates())],
+            seed=1,
+        )
+        (folder / f"{number}.asked").write_bytes(msgspec.json.encode(request))
+    environ = {**child_environment(os.environ, sys.path, folder), "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-c", INTERPRETER, str(len(cases))]
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    answers = [(folder / f"{number}.answered").read_bytes() for number in range(len(cases))]
+    return [f"{a.verdict} {a.text}".strip() for a in (msgspec.json.decode(x, type=InterpreterAnswer) for x in answers)]
+
+
+def trials() -> Iterator[tuple[Operator, str, dict[str, int], Check]]:
+    """Blocks smaller than those of configs. Some sequences are empty, some queries see no key, in some tests all do."""
+    blocks = {"BLOCK_M": 16, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2}
+    options: dict[str, float] = {"window": 19, "softcap": 1.5, "scale": 0.2}
+    lower, f16 = {"causal": "lower_right"}, {"T": "f16"}
+    small: dict[str, Any] = {"B": 4, "H": 3, "HK": 1, "M": 21, "N": 83}
+    ragged = problem(**small, D=64, DV=64, dtypes=f16, attributes=lower, present=["lse"])
+    yield RAGGED, "triton_64", blocks, Check(problem=ragged)
+    yield RAGGED, "triton_64", blocks, Check(problem=ragged, scalars=options)
+    yield RAGGED, "triton_64", blocks, Check(problem=ragged, special="q")
+    fewer = problem(**small | {"N": 17, "H": 2}, D=150, DV=128, dtypes=f16)
+    yield RAGGED, "triton_192", blocks, Check(problem=fewer, scalars={"scale": 0.0})
+    for width, name in ((64, "triton_64"), (128, "triton_split_128"), (128, "triton_split_128_f8")):
+        cache = {"C": "f8e4m3" if "f8" in name else "f16"}
+        pages: dict[str, Any] = {
+            "B": 3,
+            "H": 8,
+            "HK": 2,
+            "M": 10,
+            "P": 53,
+            "PAGE": 11,
+            "W": 17,
+            "D": width,
+            "DV": width,
+        }
+        paged = problem(**pages, dtypes={**f16, **cache}, attributes=lower, present=["lse"])
+        config = blocks | ({"SPLIT": 2} if "split" in name else {})
+        yield PAGED, name, config, Check(problem=paged, scalars={"k_scale": 0.5, "v_scale": -2.0})
+        if "f8" not in name:
+            yield PAGED, name, config, Check(problem=paged, special="q")
+            yield PAGED, name, config, Check(problem=paged, scalars=options)
+    empty = problem(
+        B=9, H=2, HK=1, M=5, P=2, PAGE=1, W=3, D=500, DV=300, dtypes={"T": "f16", "C": "f16"}, present=["lse"]
+    )
+    yield PAGED, "triton_split_576", blocks | {"SPLIT": 2}, Check(problem=empty)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_triton_kernels_are_right_in_the_interpreter(tmp_path: Path) -> None:
+    cases = [*trials()]
+    for op, name, config, check in cases:
+        facts = op.facts(check.problem) | {f"parameter.{n}": v for n, v in config.items()}
+        assert all_of((*op.legal, *op.kernel(name).requires), facts), name
+    verdicts = interpreted(cases, tmp_path)
+    assert [(c[1], c[3].place, v) for c, v in zip(cases, verdicts, strict=True) if v != "right"] == []
