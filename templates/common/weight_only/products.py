@@ -1,0 +1,206 @@
+"""What products with weights of 4 and 8 bits share: tensors, workloads, baselines and kernels.
+
+Each operator has a format, which its templates set before they include those of `common/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from aot_tune.spec import (
+    AddTensor,
+    Baseline,
+    Call,
+    Epilogue,
+    Expr,
+    Kernel,
+    Parameter,
+    Problem,
+    Tensor,
+    TritonFunction,
+    alignment,
+    attribute,
+    ceildiv,
+    dims,
+    maximum,
+    parameter,
+    problem,
+    stride,
+    table,
+    uniform,
+)
+
+M, N, K, G = dims("M N K G")
+
+GROUPS: tuple[Expr, ...] = (G >= 1, K % maximum(G, 1) == 0)
+"""Groups are equally long."""
+
+DTYPES = {"T": ("f32", "bf16", "f16")}
+VALUES = {"G": (maximum(K // 128, 1),)}
+EXPECTED: tuple[Expr, ...] = (K % 128 == 0,)
+RANGES = {"M": (1, 4096), "N": (1024, 32768), "K": (1024, 32768)}
+REGIMES = {"one row": (M == 1,), "few rows": (M <= 16,), "many rows": (M > 16,)}
+EPILOGUE = Epilogue("out", (AddTensor("bias", (1,)),))
+
+A = Tensor("a", (M, K), "T")
+BIAS = Tensor("bias", (N,), "T", optional=True)
+OUT = Tensor("out", (M, N), "T", output=True)
+SCALES = Tensor("scales", (G, N), "T", values=uniform(0.25, 1.0))
+
+
+def product(xp: Any, call: Call, weight: Any) -> dict[str, Any]:
+    """The rest of each reference: the product with the [K, N] weight."""
+    value = xp.matmul(call.a, weight)
+    return {"out": value if call.bias is None else value + call.bias}
+
+
+def scaled(numbers: Any, scales: Any, zeros: Any = None) -> Any:
+    """(numbers - zeros) * scales: whole numbers [K, N], whose groups along K have a scale and a zero each [G, N]."""
+    groups, width = scales.shape
+    of_groups = numbers.reshape((groups, numbers.shape[0] // groups, width))
+    if zeros is not None:
+        of_groups = of_groups - zeros[:, None]
+    # Not in the dtype that numpy has for products of integers and floats.
+    exact = of_groups.astype(scales.dtype) if hasattr(of_groups, "astype") else of_groups.to(scales.dtype)
+    return (exact * scales[:, None]).reshape(numbers.shape)
+
+
+def baselines(weight_of: Callable[[Any, Call], Any]) -> tuple[Baseline, ...]:
+    """What the product costs with a weight that was made beforehand, in the dtype of `a`."""
+
+    def torch_product(torch: Any, call: Call) -> Callable[[], object]:
+        weight = weight_of(torch, call).to(call.a.dtype).t().contiguous().t()  # as linear layers keep it
+        if call.bias is not None:
+            return lambda: torch.addmm(call.bias, call.a, weight, out=call.out)
+        return lambda: torch.matmul(call.a, weight, out=call.out)
+
+    return (Baseline("torch.matmul, weight kept beside", "torch", torch_product, partial=_always),)
+
+
+def _always(given: Problem) -> bool:
+    """The baseline rounds the weight to the dtype of `a`, which operators do not."""
+    del given
+    return True
+
+
+def workload(group: int = 0, **layout: Any) -> dict[str, tuple[Problem, ...]]:
+    """Layers of Llama-3-8B and Qwen-2.5-7B in bf16, a part in f16; two small ones on CPUs. Without groups: G is 1."""
+    layers = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (4608, 3584), (3584, 3584), (3584, 18944))
+
+    def layer(m: int, n: int, k: int, dtype: str, *present: str) -> Problem:
+        return problem(M=m, N=n, K=k, G=k // group if group else 1, dtypes={"T": dtype}, present=present, **layout)
+
+    cuda = [layer(m, n, k, "bf16", *["bias"] * (n == 4608)) for n, k in layers for m in (1, 4, 16, 64, 1024)]
+    cuda += [layer(m, 4096, 4096, "f16") for m in (1, 16, 1024)]
+    return {"cpu": (layer(1, 1024, 2048, "f32"), layer(16, 1024, 1024, "bf16", "bias")), "cuda": tuple(cuda)}
+
+
+def checks(*groups: int) -> tuple[Problem, ...]:
+    """Other lengths of groups, and sizes beside those of tiles."""
+    found = []
+    for group in groups:
+        for m, dtype in ((1, "bf16"), (5, "f16"), (37, "bf16")):
+            found.append(problem(M=m, N=192, K=4 * group, G=4, dtypes={"T": dtype}))
+    return tuple(found)
+
+
+def kernels(
+    weight: str,
+    form: str,
+    *,
+    rows: tuple[Expr, ...],
+    width: int,
+    step: int,
+    scales: str = "scales",
+    zeros: str | None = None,
+) -> tuple[Kernel, ...]:
+    """The kernels of a format.
+
+    Args:
+        weight, scales, zeros: names of tensors.
+        form: the format's name in templates.
+        rows: what the thin kernel asks of the weight beside.
+        width: columns of one of its blocks.
+        step: elements of K that a warp takes at a time, all of one group.
+    """
+    dense: tuple[Expr, ...] = (stride("a", 1) == 1, stride("a", 0) % 8 == 0, alignment("a") >= 16)
+    return (
+        Kernel("generic", f"{form}_mm/generic.cpp.j2", generic=True),
+        Kernel("cuda_generic", f"{form}_mm/generic.cu.j2", generic=True),
+        Kernel(
+            "cuda_thin",
+            f"{form}_mm/thin.cu.j2",
+            dtypes={"T": ("bf16", "f16")},
+            follows={"f16": "bf16"},
+            parameters=(Parameter("TILES", (1, 2)), Parameter("WARPS", (8, 16))),
+            constraints=((parameter("TILES") == 1) | (parameter("WARPS") == 8),),
+            requires=(
+                8 * parameter("TILES") >= M,
+                M >= 1,
+                N % width == 0,
+                N < 2**31,
+                (K // G) % step == 0,
+                *dense,
+                *rows,
+            ),
+            worthwhile=((parameter("TILES") == 1) | (M > 8),),
+            tile={"M": 8 * parameter("TILES"), "N": width, "K": step},
+        ),
+        _triton(weight, form, scales, zeros),
+    )
+
+
+_LISTED = table(
+    "BLOCK_M BLOCK_N BLOCK_K GROUP num_warps num_stages",
+    (16, 64, 64, 8, 4, 4),
+    (32, 128, 64, 8, 4, 4),
+    (64, 128, 64, 8, 8, 4),
+    (128, 128, 64, 8, 8, 3),
+    (64, 128, 32, 8, 4, 4),
+    (128, 128, 32, 8, 8, 4),
+)
+
+
+def _triton(weight: str, form: str, scales: str, zeros: str | None) -> Kernel:
+    """By matrix units, of tiles that were made whole numbers (nf4: 16-bit floats); a group's scale comes after."""
+    arguments: Mapping[str, Any] = {
+        "weight": weight,
+        "scales": scales,
+        "zeros": zeros,
+        "a_row": stride("a", 0),
+        "out_row": stride("out", 0),
+        "weight_row": stride(weight, 0),
+        "weight_column": stride(weight, 1),
+        "scales_row": stride(scales, 0),
+        "scales_column": stride(scales, 1),
+        "zeros_row": stride(zeros, 0) if zeros else 0,
+        "FORMAT": form,
+        "less": 1 - attribute("checkpoint") if form == "gptq" else 0,
+        "depth": K // G,
+    }
+    zeros_dense = (stride(zeros, 1) == 1,) if zeros else ()
+    return Kernel(
+        "triton",
+        backend="triton",
+        triton=TritonFunction(
+            "common/weight_only/triton.py:multiply",
+            arguments,
+            grid=(ceildiv(M, parameter("BLOCK_M")) * ceildiv(N, parameter("BLOCK_N")),),
+        ),
+        dtypes={"T": ("bf16", "f16")},
+        follows={"f16": "bf16"},
+        compile_seconds=6.0,
+        listed=_LISTED,
+        requires=(
+            stride("a", 1) == 1,
+            stride("bias", 0) == 1,
+            stride("out", 1) == 1,
+            *zeros_dense,
+            (K // G) % parameter("BLOCK_K") == 0,
+            (M < 2**30) & (N < 2**30) & (K < 2**30),
+            M * N * K > 0,
+        ),
+        worthwhile=(M > 4, parameter("BLOCK_M") < 2 * M),
+        tile={"M": parameter("BLOCK_M"), "N": parameter("BLOCK_N"), "K": parameter("BLOCK_K")},
+    )

@@ -1,0 +1,292 @@
+"""Products with weights of 4 and 8 bits: layouts, and kernels against the reference, those of CUDA by a stand-in."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from bundled import OPERATORS, RENDERER
+from cpu_calls import EPSILON
+from dltensors import Tensor, tensor_of
+from host_compiler import CUDA, shared_object
+from numpy.typing import NDArray
+from places import SHARED
+
+from aot_tune.bench.worker.stored_elements import stored_as, values_of
+from aot_tune.compile.cxx import CxxToolchain
+from aot_tune.compile.device_targets import CUDA_TARGETS
+from aot_tune.render import candidate_for
+from aot_tune.spec import Config, Kernel, Operator, Problem, all_of, problem
+from aot_tune.spec.dtypes import DTYPES
+
+FORMATS = ("gptq_mm", "awq_mm", "nf4_mm", "int8_mm")
+HOPPER = next(t for t in CUDA_TARGETS if t.name == "cuda-sm_90a")
+NATIVE = CxxToolchain().native()[-1]
+HOST_CUDA = """#include "warps.h"
+inline __half2 __hsub2(__half2 a, __half2 b) {
+  return __floats2half2_rn(__half2float(a.x) - __half2float(b.x), __half2float(a.y) - __half2float(b.y));
+}
+inline __nv_bfloat162 __hsub2(__nv_bfloat162 a, __nv_bfloat162 b) {
+  const float x = __bfloat162float(a.x) - __bfloat162float(b.x), y = __bfloat162float(a.y) - __bfloat162float(b.y);
+  return __floats2bfloat162_rn(x, y);
+}
+"""
+
+
+# -- weights, packed as descriptions say ------------------------------------------------------------------------------
+
+
+def words(nibbles: NDArray[Any], axis: int, order: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6, 7)) -> NDArray[np.int32]:
+    """Words of eight neighbours along an axis; the lowest bits have neighbour order[0]."""
+    parts = np.moveaxis(nibbles.astype(np.uint64), axis, -1)
+    parts = parts.reshape(*parts.shape[:-1], -1, 8)
+    made = sum(parts[..., which] << np.uint64(4 * place) for place, which in enumerate(order))
+    return np.ascontiguousarray(np.moveaxis(made.astype(np.uint32).view(np.int32), -1, axis))
+
+
+AWQ = (0, 2, 4, 6, 1, 3, 5, 7)
+
+
+class Weight:
+    """A random weight: the tensors that a format has of it, and itself."""
+
+    def __init__(
+        self, name: str, rng: np.random.Generator, n: int, k: int, g: int, *, checkpoint: str = "gptq"
+    ) -> None:
+        scales = np.ldexp(rng.integers(16, 64, (g, n)), -6).astype(np.float32)  # exact in all dtypes
+        if name == "int8_mm":
+            codes = rng.integers(-128, 128, (k, n))
+            zeros: Any = np.zeros((g, n))
+            self.tensors = {"w": np.ascontiguousarray(codes.astype(np.int8).T).T}
+        elif name == "nf4_mm":
+            codes, zeros = rng.integers(0, 16, (k, n)), np.zeros((g, n))
+            flat = codes.T.reshape(n * k)
+            self.tensors = {"w": (flat[::2] * 16 + flat[1::2]).astype(np.uint8).reshape(n, k // 2)}
+        else:
+            codes, zeros = rng.integers(0, 16, (k, n)), rng.integers(0, 16, (g, n))
+            stored = (zeros - 1) % 16 if (name, checkpoint) == ("gptq_mm", "gptq") else zeros
+            if name == "gptq_mm":
+                self.tensors = {"qweight": words(codes, 0), "qzeros": words(stored, 1)}
+            else:
+                self.tensors = {"qweight": words(codes, 1, AWQ), "qzeros": words(stored, 1, AWQ)}
+        known = NF4[codes] if name == "nf4_mm" else codes
+        self.values = (known - np.repeat(zeros, k // g, 0)) * np.repeat(scales, k // g, 0)
+        self.tensors |= {"absmax": np.ascontiguousarray(scales.T)} if name == "nf4_mm" else {"scales": scales}
+
+
+# The 16 quantiles that bitsandbytes' get_4bit_type gives, as its dequantisation has shown them.
+NF4 = np.array(
+    [
+        *(-1, -0.6961928, -0.52507305, -0.39491749, -0.28444138, -0.18477343, -0.09105004, 0),
+        *(0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1),
+    ],
+    np.float32,
+)
+
+
+@pytest.mark.parametrize("checkpoint", ["gptq", "gptq_v2"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_reference_unpacks_what_is_packed(name: str, checkpoint: str) -> None:
+    rng = np.random.default_rng(5)
+    weight = Weight(name, rng, 24, 96, 3, checkpoint=checkpoint)
+    a, bias = rng.standard_normal((4, 96)), rng.standard_normal(24)
+    call = SimpleNamespace(a=a, bias=bias, checkpoint=checkpoint, **weight.tensors)
+    want = a @ weight.values + bias
+    np.testing.assert_allclose(OPERATORS[name].reference(np, call)["out"], want, rtol=1e-6, atol=1e-5)
+
+
+def test_the_reference_reads_what_bitsandbytes_wrote() -> None:
+    """quantize_4bit (0.50.2, blocks of 64, nf4) of (37 i mod 101 - 50) / 16, i up to 128: within half a step."""
+    packed = (
+        "04c16e29f3b05d17e29f3c05d18e2af4c16e18e3b05d17e29f3b05d18e2af4c1"
+        "6d18e3b04c17e29f3b05d17e2af4c06d18e2a04c16e29f3b05d17e29f3c05d18"
+    )
+    w = np.frombuffer(bytes.fromhex(packed), np.uint8).reshape(1, 64)
+    call = SimpleNamespace(a=np.eye(128), w=w, absmax=np.full((1, 2), 3.125, np.float32), bias=None)
+    written = (np.arange(128) * 37 % 101 - 50) / 16
+    assert abs(OPERATORS["nf4_mm"].reference(np, call)["out"][:, 0] - written).max() < 3.125 * 0.1520
+
+
+# -- kernels ----------------------------------------------------------------------------------------------------------
+
+
+class Passed:
+    """An array as a kernel gets it, with the elements of a dtype; `spread` puts gaps between them."""
+
+    def __init__(self, values: NDArray[Any], dtype: str | None = None, *, spread: int = 1) -> None:
+        stored = values if dtype is None else stored_as(DTYPES[dtype], values.astype(np.float32))
+        self.dtype = dtype
+        room = np.zeros((*stored.shape[:-1], stored.shape[-1] * spread + 40), stored.dtype)
+        self.array = room[..., : stored.shape[-1] * spread : spread]
+        if stored.ndim == 2 and stored.strides[0] < stored.strides[1]:  # by columns
+            self.array = np.zeros((stored.shape[1], stored.shape[0] + 48 * spread), stored.dtype).T[: len(stored)]
+        self.array[...] = stored
+        code = {"bf16": 4}.get(dtype or "", {"i": 0, "u": 1}.get(stored.dtype.kind, 2))
+        strides = [s // stored.itemsize for s in self.array.strides]
+        self.tensor: Tensor = tensor_of(
+            self.array.ctypes.data, (1, 0), stored.shape, strides, (code, 8 * stored.itemsize)
+        )
+
+    @property
+    def values(self) -> NDArray[Any]:
+        return values_of(DTYPES[self.dtype or "f32"], self.array).astype(np.float64)
+
+
+Launch = Callable[..., None]
+
+
+def built(folder: Path, name: str, kernel: str, dtype: str, config: dict[str, Any] | None = None) -> Launch:
+    """A kernel for the host; it is called with passed tensors, and whether zeros are as they are stored."""
+    op = OPERATORS[name]
+    cpu = op.kernel(kernel).backend == "cxx"
+    target = NATIVE if cpu else HOPPER
+    chosen = dict(next(iter(op.kernel(kernel).configs(target.facts)))) | (config or {})
+    rendered = RENDERER.render(op, candidate_for(op, op.kernel(kernel), chosen, target, None, {"T": dtype}), target)
+    source = folder / "kernel.cpp"
+    if cpu:
+        source.write_text(rendered.source)
+        options = ("-Wall", "-Wextra", "-Werror", "-fopenmp", "-march=native")
+    else:
+        source.write_text(HOST_CUDA + rendered.source)
+        options = CUDA
+    library = ctypes.CDLL(str(shared_object(source, *options)))
+
+    def launch(tensors: dict[str, Passed], v2: int = 0) -> None:
+        passed = [ctypes.byref(tensors[t.name].tensor) if t.name in tensors else None for t in op.tensors]
+        given = [*passed, *[ctypes.c_int32(v2) for _ in op.attributes]]
+        size = ctypes.c_size_t()
+        assert library[f"{rendered.symbol}_workspace"](*given, ctypes.byref(size)) == 0
+        memory = np.full(size.value + 64, 0xFF, np.uint8)
+        start = ctypes.c_void_p(memory.ctypes.data + -memory.ctypes.data % 64)
+        assert library[f"{rendered.symbol}_launch"](*given, start, size, None) == 0
+
+    return launch
+
+
+def check(
+    launch: Launch, name: str, dtype: str, shape: tuple[int, ...], *, spread: int = 1, checkpoint: str = "gptq"
+) -> None:
+    """Call it on a random weight; every second time with bias."""
+    m, n, k, g = shape
+    rng = np.random.default_rng(sum(shape))
+    weight = Weight(name, rng, n, k, g, checkpoint=checkpoint)
+    tensors = {"a": Passed(rng.standard_normal((m, k)), dtype, spread=spread)}
+    tensors["out"] = Passed(np.full((m, n), np.nan), dtype, spread=spread)
+    if n % 3:
+        tensors["bias"] = Passed(rng.standard_normal(n), dtype, spread=spread)
+    for part, values in weight.tensors.items():
+        tensors[part] = Passed(values, dtype if part == "scales" else None, spread=spread)
+    launch(tensors, int(checkpoint == "gptq_v2"))
+    want = tensors["a"].values @ weight.values + (tensors["bias"].values if "bias" in tensors else 0)
+    size = np.sqrt(k) * (60 if name == "int8_mm" else 1 if name == "nf4_mm" else 5)
+    np.testing.assert_allclose(
+        tensors["out"].values, want, rtol=EPSILON[dtype] + 2e-5, atol=size * (EPSILON[dtype] / 2 + 2e-6)
+    )
+
+
+@pytest.mark.parametrize(("name", "dtype"), [*zip(FORMATS, ("f32", "bf16", "f16", "bf16"), strict=True)])
+@pytest.mark.parametrize("kernel", ["generic", pytest.param("cuda_generic", marks=pytest.mark.slow)])
+def test_generic_kernels_take_everything(kernel: str, name: str, dtype: str, tmp_path: Path) -> None:
+    launch = built(tmp_path, name, kernel, dtype)
+    for shape in ((1, 8, 8, 1), (3, 72, 120, 5), (37, 136, 264, 3), (0, 8, 16, 1), (2, 8, 24, 4)):
+        for spread in (1, 3):
+            check(launch, name, dtype, shape, spread=spread)
+    if name == "gptq_mm":
+        check(launch, name, dtype, (2, 16, 64, 2), checkpoint="gptq_v2")
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_rows_of_8_bits(dtype: str, tmp_path: Path) -> None:
+    launch = built(tmp_path, "int8_mm", "rows", dtype)
+    for shape in ((1, 5, 37, 1), (6, 67, 96, 3), (9, 130, 200, 5), (1, 1, 1, 1)):
+        check(launch, "int8_mm", dtype, shape)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "dtype"), [*zip(FORMATS, ("f16", "bf16", "f16", "bf16"), strict=True)])
+def test_few_rows_by_matrix_units(name: str, dtype: str, tmp_path: Path) -> None:
+    """A kernel of each format: rows in one tile and in two, batches of all warps, of some, and several of each."""
+    for tiles, shapes in ((1, ((1, 64, 1024, 8), (7, 128, 2304, 9))), (2, ((16, 64, 2560, 20), (11, 64, 128, 1)))):
+        (tmp_path / str(tiles)).mkdir()
+        launch = built(tmp_path / str(tiles), name, "cuda_thin", dtype, {"TILES": tiles, "WARPS": 8})
+        for shape in shapes:
+            check(launch, name, dtype, shape, checkpoint="gptq_v2" if shape[0] == 7 else "gptq")
+
+
+@pytest.mark.slow
+def test_triton_in_the_interpreter(tmp_path: Path) -> None:
+    """Calls of each format: tiles that are not full, groups as long as a step and longer. It has no dot of bf16."""
+    pytest.importorskip("triton")
+    calls: dict[str, Any] = {}
+    wanted = {}
+    for number, name in enumerate([*FORMATS, *FORMATS]):
+        checkpoint, dtype = ("gptq", "gptq_v2")[number // 4], "f16"
+        m, n, k, g = shape = ((19, 40, 128, 4), (5, 72, 128, 1))[number // 4]
+        rng = np.random.default_rng(number)
+        weight = Weight(name, rng, n, k, g, checkpoint=checkpoint)
+        tensors = {"a": np.round(rng.standard_normal((m, k)) * 16) / 16, **weight.tensors}
+        tensors |= {"bias": np.round(rng.standard_normal(n) * 16) / 16} if number % 2 else {}
+        wanted[f"{name}_{number}"] = tensors["a"] @ weight.values + tensors.get("bias", 0)
+        config = {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 32, "GROUP": 8}
+        call = {"operator": name, "shape": shape, "dtype": dtype, "checkpoint": checkpoint, "config": config}
+        calls[f"{name}_{number}"] = call
+        np.savez(tmp_path / f"{name}_{number}.npz", **tensors)
+    (tmp_path / "call.json").write_text(json.dumps(calls))
+    command = [sys.executable, SHARED / "weight_only_interpreted.py", tmp_path]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name, call in calls.items():
+        epsilon, size = EPSILON[call["dtype"]], np.abs(wanted[name]).max()
+        got = np.load(tmp_path / f"{name}.out.npy")
+        np.testing.assert_allclose(got, wanted[name], rtol=epsilon, atol=size * epsilon / 2, err_msg=name)
+
+
+# -- what is asked of calls -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "fits"),
+    [
+        ("gptq_mm", {"N": 64, "K": 256, "G": 2}, True),
+        ("gptq_mm", {"N": 64, "K": 256, "G": 3}, False),  # no whole groups
+        ("gptq_mm", {"N": 64, "K": 256, "G": 0}, False),
+        ("gptq_mm", {"N": 60, "K": 256, "G": 2}, False),  # no whole words of zeros
+        ("awq_mm", {"N": 60, "K": 256, "G": 2}, False),
+        ("awq_mm", {"N": 64, "K": 250, "G": 2}, True),
+        ("nf4_mm", {"N": 7, "K": 192, "G": 3}, True),
+        ("nf4_mm", {"N": 7, "K": 195, "G": 3}, False),  # blocks that end within a byte
+        ("int8_mm", {"N": 7, "K": 9, "G": 1}, True),
+        ("int8_mm", {"N": 7, "K": 9, "G": 2}, False),
+    ],
+)
+def test_what_has_no_answer_is_not_legal(name: str, dims: dict[str, int], fits: bool) -> None:
+    op = OPERATORS[name]
+    assert all_of(op.legal, op.facts(problem(M=2, **dims))) == fits
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_kernel_is_for_some_of_the_workload(name: str) -> None:
+    """And one row goes to the thin kernel, many to the other one."""
+    op = OPERATORS[name]
+    for kernel in op.kernels:
+        family, target = ("cpu", NATIVE) if kernel.backend == "cxx" else ("cuda", HOPPER)
+        for config in kernel.configs(target.facts):
+            assert any(serves(op, kernel, config, given) for given in [*op.workload_for(family), *op.checks]), config
+    for given in op.workload_for("cuda"):
+        kind = "cuda_thin" if given.dims["M"] <= 16 else "triton"
+        assert any(serves(op, op.kernel(kind), c, given) for c in op.kernel(kind).configs(HOPPER.facts)), given.id
+
+
+def serves(op: Operator, kernel: Kernel, config: Config, given: Problem) -> bool:
+    facts = {**op.facts(given), **{f"parameter.{n}": int(v) for n, v in config.items()}}
+    return all_of((*kernel.requires, *kernel.worthwhile), facts)
