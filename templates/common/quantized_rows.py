@@ -8,6 +8,7 @@ from aot_tune.spec import (
     Call,
     Expr,
     Kernel,
+    Parameter,
     Problem,
     Scalar,
     Tensor,
@@ -20,9 +21,10 @@ from aot_tune.spec import (
     problem,
     stride,
     table,
+    target,
 )
 
-from .row_kernels import D, R, triton_kernel, unit_strides
+from .row_kernels import D, R, cuda_generic, cuda_kernel, triton_kernel, unit_strides, whole_pieces
 
 GROUP = dim("GROUP")
 WHOLE = 2**30
@@ -39,6 +41,9 @@ SCALARS = (
 )
 MOST = {"f8e4m3": 448.0, "i8": 127.0}
 
+CHECKS = (problem(R=3, D=1021, GROUP=WHOLE), problem(R=3, D=40008, GROUP=WHOLE), problem(R=5, D=264, GROUP=64))
+"""Rows with one scale, which derived checks rarely have, also of more than registers of a block hold."""
+
 OF_QUANTIZED_ROWS: dict[str, Any] = {
     "dims": ("R", "D", "GROUP"),
     "fold": "R",
@@ -54,8 +59,7 @@ OF_QUANTIZED_ROWS: dict[str, Any] = {
         "many rows in groups": (R > 256,),
     },
     "tolerance": {"out": off_by(1, share=0.01)},
-    # Rows with one scale, which derived checks rarely have; some that registers of a block do not hold.
-    "checks": (problem(R=3, D=1021, GROUP=WHOLE), problem(R=3, D=40008, GROUP=WHOLE), problem(R=5, D=264, GROUP=64)),
+    "checks": CHECKS,
 }
 """Arguments that the operators have in common."""
 
@@ -135,6 +139,7 @@ def triton_quantized(operator: str, axes: dict[str, int], *, whole: bool) -> tup
             lambda meta: (ceildiv(R, meta["BLOCK_R"]) * ceildiv(D, meta["BLOCK_D"]),),
             requires=(meant, R * ceildiv(D, 256) < 2**31, *unit_strides(**axes)),
             follows={"f16": "bf16", "i8": "f8e4m3"},
+            constraints=(target("capability") >= 89,),  # Triton has no f8e4m3 for older GPUs
             **more,
         )
 
@@ -150,3 +155,17 @@ def triton_quantized(operator: str, axes: dict[str, int], *, whole: bool) -> tup
             **(fits if whole else {"listed": tiles}),
         ),
     )
+
+
+def cuda_quantized(operator: str, axes: dict[str, int]) -> tuple[Kernel, ...]:
+    """Kernels in CUDA: for any call, and of rows in registers."""
+    rows = cuda_kernel(
+        operator,
+        "cuda_rows",
+        parameters=(Parameter("VECTORS", (1, 2, 4)),),
+        requires=(USUAL, *whole_pieces(**axes)),
+        follows={"f16": "bf16", "i8": "f8e4m3"},
+        order=table("VECTORS", (2,), (4,), (1,)),
+        tile={"R": 1, "D": 128 * parameter("VECTORS")},
+    )
+    return cuda_generic(operator), rows

@@ -14,12 +14,13 @@ from ..common.quantized_rows import (
     SCALARS,
     SCALE,
     cpu_workload,
+    cuda_quantized,
     cuda_workload,
     quantized,
     torch_quantized,
     triton_quantized,
 )
-from ..common.row_kernels import D, R, cuda_generic
+from ..common.row_kernels import D, R
 
 AXES = {"x": 1, "out": 1}
 
@@ -46,7 +47,7 @@ operator = Operator(
     baselines=(Baseline("torch.quantize_rows", "torch", torch_quantize),),
     kernels=(
         Kernel("generic", "quantize_rows/generic.cpp.j2", generic=True),
-        cuda_generic("quantize_rows"),
+        *cuda_quantized("quantize_rows", AXES),
         *triton_quantized("quantize_rows", AXES, whole=False),
     ),
     **OF_QUANTIZED_ROWS,

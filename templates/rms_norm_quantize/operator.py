@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aot_tune.spec import Baseline, Call, Kernel, Operator, Scalar, Tensor, present
+from aot_tune.spec import Baseline, Call, Kernel, Operator, Scalar, Tensor, present, problem
 
 from ..common.quantized_rows import (
+    CHECKS,
     DOCUMENTATION,
     OF_QUANTIZED_ROWS,
     OUT,
     SCALARS,
     SCALE,
+    WHOLE,
     cpu_workload,
+    cuda_quantized,
     cuda_workload,
     quantized,
     torch_quantized,
     triton_quantized,
 )
-from ..common.row_kernels import D, R, cuda_generic
+from ..common.row_kernels import D, R
 
 AXES = {"x": 1, "weight": 0, "residual": 1, "out": 1, "residual_out": 1}
 
@@ -69,8 +72,8 @@ operator = Operator(
     baselines=(Baseline("torch.rms_norm_quantize", "torch", torch_rms_norm_quantize),),
     kernels=(
         Kernel("generic", "rms_norm_quantize/generic.cpp.j2", generic=True),
-        cuda_generic("rms_norm_quantize"),
+        *cuda_quantized("rms_norm_quantize", AXES),
         *triton_quantized("rms_norm_quantize", AXES, whole=True),
     ),
-    **OF_QUANTIZED_ROWS,
+    **{**OF_QUANTIZED_ROWS, "checks": (*CHECKS, problem(R=3, D=40008, GROUP=WHOLE, present=FUSED))},
 )

@@ -15,12 +15,13 @@ from ..common.quantized_rows import (
     SCALARS,
     SCALE,
     cpu_workload,
+    cuda_quantized,
     cuda_workload,
     quantized,
     torch_quantized,
     triton_quantized,
 )
-from ..common.row_kernels import D, R, cuda_generic
+from ..common.row_kernels import D, R
 
 AXES = {"gate": 1, "up": 1, "out": 1}
 
@@ -47,7 +48,7 @@ operator = Operator(
     baselines=(Baseline("torch.silu_mul_quantize", "torch", torch_silu_mul_quantize),),
     kernels=(
         Kernel("generic", "silu_mul_quantize/generic.cpp.j2", generic=True),
-        cuda_generic("silu_mul_quantize"),
+        *cuda_quantized("silu_mul_quantize", AXES),
         *triton_quantized("silu_mul_quantize", AXES, whole=False),
     ),
     **OF_QUANTIZED_ROWS,

@@ -26,10 +26,11 @@ from aot_tune.bench.worker.reference_results import read_truth, write_truth
 from aot_tune.bench.worker.stored_elements import array_dtype, values_of
 from aot_tune.compile import target_by_name
 from aot_tune.render import candidate_for
-from aot_tune.spec import DTYPES, Config, Expr, Operator, dtype_index
+from aot_tune.spec import DTYPES, Config, Expr, Operator, dims, dtype_index
 from aot_tune.spec.load_operators import bundled_templates
 
 NAMES = ("quantize_rows", "silu_mul_quantize", "rms_norm_quantize")
+D, GROUP = dims("D GROUP")
 OF_DTYPES = (("bf16", "f8e4m3"), ("f32", "i8"), ("f16", "f8e4m3"))
 
 
@@ -64,8 +65,8 @@ def wrong(op: Operator, check: Check, kernel: Any, folder: Path) -> str:
 def test_generic_kernels_are_right_on_all_that_a_build_verifies(name: str, t: str, q: str, tmp_path: Path) -> None:
     op = OPERATORS[name]
     kernel = CpuKernel(tmp_path, [bundled_templates()], op, "generic", TARGETS[0], dtypes={"T": t, "Q": q})
-    given = checks(op, t, q)
-    assert len(given) > 20
+    given = checks(op, t, q, most=24)
+    assert len(given) >= 20
     found = [wrong(op, check, kernel, tmp_path / str(i)) for i, check in enumerate(given)]
     assert not any(found), list(filter(None, found))
 
@@ -93,6 +94,22 @@ def test_the_cuda_kernels_for_any_call_are_right(name: str, t: str, q: str, tmp_
     op = OPERATORS[name]
     kernel = on_host(op, "cuda_generic", t, q, tmp_path)
     found = [wrong(op, check, kernel, tmp_path / str(i)) for i, check in enumerate(checks(op, t, q, most=12))]
+    assert not any(found), list(filter(None, found))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "t", "q"), [(n, *OF_DTYPES[2 - i]) for i, n in enumerate(NAMES)])
+def test_the_cuda_kernels_of_rows_in_registers_are_right(name: str, t: str, q: str, tmp_path: Path) -> None:
+    """With each number of scales that they are for, and rows that registers do not hold."""
+    op = OPERATORS[name]
+    config = {"VECTORS": NAMES.index(name) + 1} if name != NAMES[2] else {"VECTORS": 4}
+    kernel, requires = on_host(op, "cuda_rows", t, q, tmp_path, config), op.kernel("cuda_rows").requires
+    given = checks(op, t, q, (GROUP >= D, *requires), most=8)
+    given += checks(op, t, q, (GROUP >= D, D >= 40000, *requires))[-2:]
+    for group in (64, 128):
+        given += checks(op, t, q, (group == GROUP, *requires), most=8)
+    assert len(given) >= 20
+    found = [wrong(op, check, kernel, tmp_path / str(i)) for i, check in enumerate(given)]
     assert not any(found), list(filter(None, found))
 
 

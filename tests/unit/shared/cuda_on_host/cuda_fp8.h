@@ -11,7 +11,7 @@ struct __nv_fp8_e4m3 {
     const float size = std::fabs(x);
     int exponent = 0;
     std::frexp(size, &exponent);
-    exponent = exponent < -5 ? -5 : exponent;  // from there on steps are equal
+    exponent = size == 0.0f || exponent < -5 ? -5 : exponent;  // from there on steps are equal
     const float steps = std::nearbyint(std::ldexp(size, 4 - exponent));
     const float magnitude = size < 464.0f ? (exponent + 5) * 8 + steps : 126.0f;
     bits = static_cast<uint8_t>((x != x ? 127 : static_cast<int>(magnitude)) | (std::signbit(x) ? 128 : 0));

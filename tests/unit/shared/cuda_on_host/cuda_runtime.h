@@ -25,6 +25,9 @@ inline dim3 gridDim, blockDim, blockIdx, threadIdx;
 struct float2 {
   float x, y;
 };
+struct alignas(8) uint2 {
+  uint32_t x, y;
+};
 struct alignas(16) uint4 {
   uint32_t x, y, z, w;
 };
