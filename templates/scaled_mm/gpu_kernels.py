@@ -148,6 +148,28 @@ def _thin(name: str, blocks: bool, way: Expr) -> Kernel:
     )
 
 
+THIN = Kernel(
+    "cuda_thin",
+    "scaled_mm/thin.cu.j2",
+    backend="nvcc",
+    follows={"f16": "bf16"},
+    listed=table("WN WK", (1, 8), (2, 4), (4, 2)),
+    constraints=(target("capability") >= 89,),
+    requires=(
+        M <= 16,
+        N < 2**30,
+        stride("a", 1) == 1,
+        stride("b", 0) == 1,
+        stride("a", 0) % 16 == 0,
+        stride("b", 1) % 16 == 0,
+        K % 16 == 0,
+        *(alignment(t) >= 16 for t in ("a", "b")),
+    ),
+    worthwhile=(K >= 512,),
+    tile={"M": 16, "N": 16 * parameter("WN"), "K": 128 * parameter("WK")},
+)
+
+
 def no_algorithms(problem: Problem) -> None:
     """The library chooses: its algorithms for floats of 8 bits are not asked for one by one."""
     del problem
@@ -191,6 +213,7 @@ def _cublaslt(name: str, way: tuple[Expr, ...]) -> Kernel:
 
 
 GPU_KERNELS = (
+    THIN,
     *(_cublaslt(*way) for way in _CUBLASLT.items()),
     *(_tiles(*way) for way in _OF_WAY),
     *(_few(*way, split=split) for way in _OF_WAY for split in (False, True)),

@@ -32,7 +32,7 @@ from aot_tune.bench.worker.reference_results import read_truth, write_truth
 from aot_tune.bench.worker.stored_elements import array_dtype, values_of
 from aot_tune.compile import target_by_name
 from aot_tune.render import candidate_for
-from aot_tune.spec import Kernel, all_of, dims, dtype_index, problem
+from aot_tune.spec import Config, Kernel, all_of, dims, dtype_index, problem
 from aot_tune.spec.calls import check_call
 from aot_tune.spec.load_operators import bundled_templates
 from aot_tune.support.errors import SpecError
@@ -121,12 +121,24 @@ ON_HOST = """
 #include "warps.h"
 #define __align__(bytes) __attribute__((aligned(bytes)))
 inline int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+using __nv_fp8x2_storage_t = uint16_t;
+struct __half2_raw {
+  uint16_t x, y;
+};
+inline __half2_raw __nv_cvt_fp8x2_to_halfraw2(uint16_t two, int) {
+  const auto half = [](int byte) {
+    __nv_fp8_e4m3 value(0.0f);
+    value.bits = static_cast<uint8_t>(byte);
+    return bits_as<uint16_t>(__float2half_rn(static_cast<float>(value)));
+  };
+  return {half(two & 255), half(two >> 8)};
+}
 """
 
 
-def on_host(folder: Path, dtype: str) -> Launch:
-    """The CUDA kernel for any call, as a function of numpy's arrays."""
-    rendered = RENDERER.render(OP, candidate_for(OP, OP.kernel("cuda_generic"), {}, HOPPER, None, {"T": dtype}), HOPPER)
+def on_host(folder: Path, name: str, dtype: str, config: Config) -> Launch:
+    """A CUDA kernel as a function of numpy's arrays."""
+    rendered = RENDERER.render(OP, candidate_for(OP, OP.kernel(name), config, HOPPER, None, {"T": dtype}), HOPPER)
     (folder / "kernel.cpp").write_text(ON_HOST + rendered.source)
     library = ctypes.CDLL(str(shared_object(folder / "kernel.cpp", *CUDA)))
 
@@ -139,9 +151,12 @@ def on_host(folder: Path, dtype: str) -> Launch:
     return call
 
 
-def test_the_cuda_kernel_for_any_call_is_right(tmp_path: Path) -> None:
-    kernel = on_host(tmp_path, "f16")
-    every = checks(OP.kernel("cuda_generic"), "f16", 14)
+@pytest.mark.parametrize(
+    ("name", "dtype", "config"), [("cuda_generic", "f16", {}), ("cuda_thin", "bf16", {"WN": 2, "WK": 4})]
+)
+def test_the_cuda_kernels_are_right(name: str, dtype: str, config: Config, tmp_path: Path) -> None:
+    kernel = on_host(tmp_path, name, dtype, config)
+    every = checks(OP.kernel(name), dtype, 14)
     faults = [wrong(check, kernel, tmp_path / str(i)) for i, check in enumerate(every)]
     assert not any(faults), list(filter(None, faults))
 
