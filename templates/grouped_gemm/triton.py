@@ -25,6 +25,13 @@ def of_expert(values, chosen):
 
 
 @triton.jit
+def write(rows, sums, inside, columns, width):
+    """Store a tile: `rows` points to the first elements of its rows."""
+    mask = inside[:, None] & (columns < width)[None, :]
+    tl.store(rows[:, None] + columns[None, :], sums.to(rows.dtype.element_ty), mask=mask)
+
+
+@triton.jit
 def grouped(
     a, b, sizes, scale_a, scale_b, out, out_expert, out_row, scale_a_expert, scale_a_row, scale_a_k,
     scale_b_expert, scale_b_k, scale_b_n, E, M, N, K, MASKED: tl.constexpr, BY_COLUMNS: tl.constexpr,
@@ -47,16 +54,16 @@ def grouped(
     across, steps = tl.cdiv(width, BLOCK_N), tl.cdiv(depth, BLOCK_K)
     upto = tl.cumsum(tall, 0) * across
     each_row, each_column = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
-    for tile in tl.range(
-        tl.program_id(0), tl.sum(tall, 0) * across, tl.num_programs(0), flatten=SWAP or scale_a is None
-    ):
+    tiles = tl.sum(tall, 0) * across
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=SWAP or scale_a is None):
         expert = tl.sum((upto <= tile).to(tl.int32), 0)
         chosen = experts == expert
-        down, end = of_expert(tall, chosen), of_expert(ends, chosen)
+        begin, end = of_expert(begins, chosen), of_expert(ends, chosen)
+        down = tl.cdiv(end - begin, BLOCK_M)
         place = tile - of_expert(upto, chosen) + down * across
-        first = of_expert(begins, chosen) + place % down * BLOCK_M
+        first = begin + place % down * BLOCK_M
         left = place // down * BLOCK_N
-        at, columns = (first + each_row).to(tl.int64), left + each_column
+        at = (first + each_row).to(tl.int64)
         own = at < end
         sums = tl.zeros([BLOCK_N, BLOCK_M] if SWAP else [BLOCK_M, BLOCK_N], tl.float32)
         if scale_a is not None:  # those of a step are read before the products of the one before
@@ -81,18 +88,19 @@ def grouped(
                 else:
                     sums += tl.dot(factor, other.T) * scales[:, None]
                 scales = rows_next * block_next
-        target = out + expert.to(tl.int64) * out_expert
+        target = out + expert.to(tl.int64) * out_expert + at * out_row
         if SWAP:
-            inside = own[None, :] & (columns < width)[:, None]
-            tl.store(target + (at * out_row)[None, :] + columns[:, None], sums.to(out.dtype.element_ty), mask=inside)
+            sums = sums.T
+        if BLOCK_N == 256:  # in halves: addresses of all take too many registers
+            near, far = tl.split(sums.reshape(BLOCK_M, 2, BLOCK_N // 2).permute(0, 2, 1))
+            columns = left + tl.arange(0, BLOCK_N // 2)
+            write(target, near, own, columns, width)
+            write(target, far, own, columns + BLOCK_N // 2, width)
         else:
-            inside = own[:, None] & (columns < width)[None, :]
-            tl.store(target + (at * out_row)[:, None] + columns[None, :], sums.to(out.dtype.element_ty), mask=inside)
+            write(target, sums, own, left + each_column, width)
     if not MASKED:  # rows of no expert
         last = tl.max(tl.where(experts < E, ends, 0), 0)
         for tile in tl.range(tl.program_id(0), tl.cdiv(rows - last, BLOCK_M) * across, tl.num_programs(0)):
             at = (last + tile // across * BLOCK_M + each_row).to(tl.int64)
-            columns = tile % across * BLOCK_N + each_column
-            inside = (at < rows)[:, None] & (columns < width)[None, :]
-            zeros = tl.zeros([BLOCK_M, BLOCK_N], out.dtype.element_ty)
-            tl.store(out + (at * out_row)[:, None] + columns[None, :], zeros, mask=inside)
+            zeros = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+            write(out + at * out_row, zeros, at < rows, tile % across * BLOCK_N + each_column, width)

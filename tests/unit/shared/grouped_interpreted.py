@@ -3,31 +3,19 @@
 `TRITON_INTERPRET=1 python grouped_interpreted.py`
 """
 
-import importlib.util
 import itertools
-import sys
 from typing import Any
 
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from aot_tune.spec.load_operators import bundled_templates
+from aot_tune.triton.interpreter import interpreted
 
 ROWS, EXPERTS, N, K = 50, 5, 48, 144
 BLOCKS = {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 128}
 ENDS = ([0, 20, 20, 21, 33], [-5, 40, 10, 2**31 - 1, 45])
 COUNTS = ([-4, 2**31 - 1, 20, 0, 3],)
-
-
-def function() -> Any:
-    path = bundled_templates() / "grouped_gemm" / "triton.py"
-    spec = importlib.util.spec_from_file_location("grouped_functions", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module.grouped
 
 
 def descriptor(tensor: Any, block: list[int]) -> Any:
@@ -79,7 +67,7 @@ def error(kernel: Any, sizes: list[int], *, masked: bool, scaled: bool, by_colum
 
 
 def main() -> None:
-    kernel = function()
+    kernel = interpreted("grouped_gemm/triton.py:grouped", [str(bundled_templates())])
     for masked, scaled, swap in itertools.product((False, True), repeat=3):
         for sizes in COUNTS if masked else ENDS:
             form = {"masked": masked, "scaled": scaled, "by_columns": scaled or masked != swap, "swap": swap}

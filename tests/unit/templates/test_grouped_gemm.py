@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import itertools
 import math
 import os
 import subprocess
@@ -20,6 +21,7 @@ from host_compiler import CUDA, shared_object
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from places import SHARED
+from triton_bundled import HOPPER, bundled
 
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.engine import exchangeable
@@ -28,7 +30,8 @@ from aot_tune.bench.worker.loaded_objects import Arguments
 from aot_tune.bench.worker.stored_elements import array_dtype, stored_as, values_of
 from aot_tune.compile.device_targets import CUDA_TARGETS
 from aot_tune.render import candidate_for
-from aot_tune.spec import Operator, Problem, dtype, problem
+from aot_tune.render.triton.specialize import guards, plain_pins, specialized_pins
+from aot_tune.spec import Operator, Problem, all_of, dtype, problem
 from aot_tune.spec.load_operators import bundled_templates
 
 FORMS = (
@@ -168,6 +171,20 @@ def test_triton_results_are_those_of_the_definition() -> None:
     assert len(lines) == 12
     for line in lines:
         assert float(line.split()[0]) < 0.03, line
+
+
+@pytest.mark.parametrize("name", [name for name, _ in FORMS])
+def test_triton_kernels_are_for_some_of_the_workload_and_their_guards_hold_there(name: str) -> None:
+    op = bundled(name)
+    for kernel in (k for k in op.kernels if k.triton is not None):
+        meant = [p for p in op.workload_for("cuda") if all_of((*kernel.requires, *kernel.worthwhile), op.facts(p))]
+        assert meant, kernel.name
+        configs = list(kernel.configs(HOPPER.facts))
+        assert 1 <= len(configs) <= 8
+        for one, pins in itertools.product((meant[0], meant[-1]), (specialized_pins, plain_pins)):
+            concrete = op.concrete(one.dtypes)
+            found = pins(concrete, kernel, configs[0], one, HOPPER.name)
+            assert all_of(guards(concrete, kernel, configs[0], found, HOPPER.name), op.facts(one)), one.id
 
 
 # -- what is drawn -----------------------------------------------------------------------------------------------------
