@@ -6,7 +6,6 @@ from typing import Any
 
 from aot_tune.spec import (
     Buffer,
-    Config,
     Descriptor,
     Expr,
     Kernel,
@@ -26,7 +25,7 @@ from aot_tune.spec import (
 )
 
 M, N, K, MA, KA, NB = dims("M N K MA KA NB")
-BLOCK_M, BLOCK_N, PARTS, SPLIT = (parameter(p) for p in ("BLOCK_M", "BLOCK_N", "PARTS", "SPLIT"))
+BLOCK_M, BLOCK_N, SPLIT = (parameter(p) for p in ("BLOCK_M", "BLOCK_N", "SPLIT"))
 
 BLOCKS: Expr = (MA == M) & (ceildiv(K, 128) == KA) & (ceildiv(N, 128) == NB)
 LINES: Expr = (KA == 1) & ((NB == 1) | (NB == N))
@@ -57,7 +56,6 @@ _SCALES: dict[str, KernelArgument] = {
     "b_column": where(NB == 1, 0, stride("scale_b", 1)),
 }
 _FACTORS = {"a": Descriptor("a", (BLOCK_M, 128)), "b": Descriptor("b", (BLOCK_N, 128), order=(1, 0))}
-_LINES_OF = {"a_line": stride("a", 0), "b_line": stride("b", 1), "out_line": stride("out", 0)}
 _EARLY = target("capability") >= 90
 
 _SHARED: dict[str, Any] = {"backend": "triton", "follows": {"f16": "bf16"}, "compile_seconds": 4.0}
@@ -122,28 +120,6 @@ def _few(name: str, blocks: bool, way: Expr, split: bool) -> Kernel:
         worthwhile=(M <= 64, *((N <= 16384,) if split else ())),
         tile={"M": BLOCK_M, "N": BLOCK_N, "K": 128},
         **({"split": SPLIT} if split else {}),
-        **_SHARED,
-    )
-
-
-def _thin(name: str, blocks: bool, way: Expr) -> Kernel:
-    """For few rows, by narrow blocks of columns whose sums are shared among warps."""
-    listed: tuple[Config, ...] = table(
-        "BLOCK_M BLOCK_N PARTS num_warps num_stages", (16, 16, 4, 4, 4), (16, 32, 4, 4, 3), (16, 16, 2, 2, 6)
-    )
-    return Kernel(
-        f"triton_thin{name}",
-        triton=TritonFunction(
-            "scaled_mm/triton.py:scaled_thin",
-            arguments={**_SCALES, **_LINES_OF, "BLOCKS": blocks, "EARLY": _EARLY},
-            grid=(ceildiv(N, BLOCK_N),),
-            launch_pdl=True,
-        ),
-        listed=listed,
-        constraints=(target("capability") >= 89, PARTS >= 2),
-        requires=(way, *_ROWS, M <= BLOCK_M),
-        worthwhile=(M <= 16, K >= 512, N <= 32768),
-        tile={"M": BLOCK_M, "N": BLOCK_N, "K": 128 * PARTS},
         **_SHARED,
     )
 
@@ -217,5 +193,4 @@ GPU_KERNELS = (
     *(_cublaslt(*way) for way in _CUBLASLT.items()),
     *(_tiles(*way) for way in _OF_WAY),
     *(_few(*way, split=split) for way in _OF_WAY for split in (False, True)),
-    *(_thin(*way) for way in _OF_WAY),
 )

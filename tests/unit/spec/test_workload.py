@@ -60,7 +60,11 @@ def test_regimes_take_turns_and_shapes_are_what_callers_have_and_tuned_kernels_t
     changed = dataclasses.replace(operator, regimes=regimes)
     kernels = tuned_kernels(changed, target_by_name(target))
     workload = changed.workload_for(target_by_name(target).family)
-    for problems in drawn_of(changed, count, target).values():
+    drawn = drawn_of(changed, count, target)
+    if all(k.generic or k.fills_in for k in kernels):  # nothing to choose between
+        assert not any(drawn.values())
+        return
+    for problems in drawn.values():
         turns = [regime_of(changed, changed.facts(p)) for p in problems]
         numbers = Counter(turns)
         assert turns[: len(numbers)] == [name for name in (*regimes, OTHER) if name in numbers]

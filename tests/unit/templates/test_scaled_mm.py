@@ -58,7 +58,7 @@ def readings(m: int, n: int, k: int) -> dict[tuple[int, int, int], list[tuple[An
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(*(st.sampled_from((0, 1, 2, 3, 127, 128, 129, 256, 257)) for _ in range(3)))
 def test_scales_that_may_be_read_in_two_ways_mean_the_same(m: int, n: int, k: int) -> None:
     """Each way gives the same factors, and they are the reference's."""
@@ -170,7 +170,7 @@ def interpreted(kernel: Kernel) -> list[InterpreterRequest]:
     rows = next((n for n in (int(config["BLOCK_M"]), 1000) if "tma" not in kernel.name), 1000)
     every = [c for c in checks(kernel, "f16", 30) if c.problem.dims["M"] <= rows]
     by_sums = sorted(every, key=lambda c: (c.problem.dims["K"] <= 1100, -c.problem.dims["KA"], c.problem.id))
-    chosen = [c for c in (*by_sums[:4], *by_sums[4:][::5]) if not c.special]  # its NaN of 8 bits is 480
+    chosen = [c for c in (*by_sums[:4], *by_sums[4:][::8]) if not c.special]  # its NaN of 8 bits is 480
     chosen += [c for c in every if c.integers]
     read = {f"scaled_mm/{kernel.name}": {HOPPER.name: declared(kernel.triton_functions[0].function)}}
     return [
