@@ -7,6 +7,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from aot_tune.bench.worker.comparison import compare_stored
 from aot_tune.bench.worker.inputs import fill, layout, scalar_values
 from aot_tune.bench.worker.loaded_objects import Arguments
 from aot_tune.bench.worker.reference_results import read_truth, write_truth
-from aot_tune.bench.worker.stored_elements import array_dtype, values_of
+from aot_tune.bench.worker.stored_elements import array_dtype, stored_as, values_of
 from aot_tune.compile import target_by_name
 from aot_tune.render import candidate_for
 from aot_tune.spec import DTYPES, Config, Expr, Operator, dims, dtype_index
@@ -60,6 +61,24 @@ def wrong(op: Operator, check: Check, kernel: Any, folder: Path) -> str:
     return ""
 
 
+def right(op: Operator, given: Sequence[Check], kernel: Any, t: str, folder: Path) -> None:
+    """Whether a kernel is right on checks, and with sums in the residual's memory what it is without."""
+    found = [wrong(op, check, kernel, folder / str(i)) for i, check in enumerate(given)]
+    assert not any(found), list(filter(None, found))
+    if op.name != "rms_norm_quantize":
+        return
+    draws = np.random.default_rng(4)
+    for columns, group in ((264, 64), (1024, 128), (6000, 6000), (40008, 40008)):
+        x, added = (stored_as(DTYPES[t], draws.standard_normal((3, columns)).astype(np.float32)) for _ in range(2))
+        results = []
+        for residual, sums in ((added, np.empty_like(added)), (both := added.copy(), both)):
+            out, scale = np.empty(x.shape, np.uint8), np.empty((3, -(-columns // group)), np.float32)
+            arrays = {"x": x, "residual": residual, "out": out, "scale": scale, "residual_out": sums}
+            assert kernel({"eps": 1e-5, "group": group, "min_amax": 1e-10}, **arrays) == 0
+            results.append([a.tobytes() for a in (out, scale, sums)])
+        assert results[0] == results[1]
+
+
 @pytest.mark.parametrize(("t", "q"), OF_DTYPES[:2])
 @pytest.mark.parametrize("name", NAMES)
 def test_generic_kernels_are_right_on_all_that_a_build_verifies(name: str, t: str, q: str, tmp_path: Path) -> None:
@@ -67,8 +86,7 @@ def test_generic_kernels_are_right_on_all_that_a_build_verifies(name: str, t: st
     kernel = CpuKernel(tmp_path, [bundled_templates()], op, "generic", TARGETS[0], dtypes={"T": t, "Q": q})
     given = checks(op, t, q, most=24)
     assert len(given) >= 20
-    found = [wrong(op, check, kernel, tmp_path / str(i)) for i, check in enumerate(given)]
-    assert not any(found), list(filter(None, found))
+    right(op, given, kernel, t, tmp_path)
 
 
 def on_host(op: Operator, name: str, t: str, q: str, folder: Path, config: Config | None = None) -> Any:
@@ -93,8 +111,7 @@ def on_host(op: Operator, name: str, t: str, q: str, folder: Path, config: Confi
 def test_the_cuda_kernels_for_any_call_are_right(name: str, t: str, q: str, tmp_path: Path) -> None:
     op = OPERATORS[name]
     kernel = on_host(op, "cuda_generic", t, q, tmp_path)
-    found = [wrong(op, check, kernel, tmp_path / str(i)) for i, check in enumerate(checks(op, t, q, most=12))]
-    assert not any(found), list(filter(None, found))
+    right(op, checks(op, t, q, most=12), kernel, t, tmp_path)
 
 
 @pytest.mark.slow
@@ -109,8 +126,7 @@ def test_the_cuda_kernels_of_rows_in_registers_are_right(name: str, t: str, q: s
     for group in (64, 128):
         given += checks(op, t, q, (group == GROUP, *requires), most=8)
     assert len(given) >= 20
-    found = [wrong(op, check, kernel, tmp_path / str(i)) for i, check in enumerate(given)]
-    assert not any(found), list(filter(None, found))
+    right(op, given, kernel, t, tmp_path)
 
 
 @pytest.mark.parametrize("q", ["f8e4m3", "i8"])
