@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 
+from aot_tune.link.interfaces import operator_signature
+from aot_tune.spec.load_operators import bundled_templates, load_operator
+
 Tensor = torch.Tensor
 VOCABULARY = 200
 NEAR = {torch.float32: 3e-5, torch.bfloat16: 4e-2, torch.float16: 6e-3}
@@ -52,16 +55,18 @@ def near(got: Tensor, want: Tensor) -> None:
 class Library(ModuleType):
     """The bundled operators by torch's functions; `calls` counts them, `kernel(operator, tensors)` is what serves."""
 
-    def __init__(self, kernel: Callable[[str, tuple[Any, ...]], str] = lambda *_: "rows") -> None:
+    def __init__(self, *also: str, kernel: Callable[[str, tuple[Any, ...]], str] = lambda *_: "rows") -> None:
         super().__init__(f"stand_in_{next(_numbers)}.ops")
         self.calls: Counter[str] = Counter()
         self.kernel = kernel
-        self.operators = tuple(sorted(_DECLARED))
+        declared = _DECLARED | {n: operator_signature(load_operator(bundled_templates() / n)) for n in also}
+        self.declared = [{"name": n, **d} for n, d in sorted(declared.items())]
+        self.operators = tuple(sorted(declared))
         for name in ("ArgumentTypeError", "ArgumentValueError", "CallError"):
             setattr(self, name, type(name, (ValueError,), {}))
 
     def signatures(self) -> dict[str, Any]:
-        return {"schema": 1, "operators": [{"name": n, **d} for n, d in sorted(_DECLARED.items())]}
+        return {"schema": 1, "operators": self.declared}
 
     def explain(self, operator: str, *tensors: Any, **named: Any) -> dict[str, Any]:
         kernel = self.kernel(operator, tensors)
@@ -81,6 +86,28 @@ class Library(ModuleType):
         }[activation]
         made: Tensor = apply(y) + (0 if residual is None else residual.float())
         return made.to(a.dtype)
+
+    def int8_mm(self, a: Tensor, w: Tensor, scales: Tensor, bias: Any = None) -> Tensor:
+        self.calls["int8_mm"] += 1
+        made: Tensor = a.float() @ (w.float() * scales.float()) + (0 if bias is None else bias.float())
+        return made.to(a.dtype)
+
+    def quantize_rows(self, x: Tensor, *, group: int, min_amax: float = 1e-10, out: Tensor) -> Any:
+        self.calls["quantize_rows"] += 1
+        parts = x.float().reshape(len(x), -1, min(group, x.shape[1]))
+        scale = parts.abs().amax(2).clamp(min=min_amax) / 448
+        out.copy_((parts / scale[:, :, None]).reshape(x.shape))
+        return out, scale
+
+    def scaled_mm(
+        self, a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Any = None, *, out: Tensor
+    ) -> None:
+        self.calls["scaled_mm"] += 1
+        k, n = b.shape
+        wide_a = scale_a.repeat_interleave(-(-k // scale_a.shape[1]), 1)
+        wide_b = scale_b.repeat_interleave(-(-k // scale_b.shape[0]), 0)
+        wide_b = wide_b.repeat_interleave(-(-n // scale_b.shape[1]), 1)
+        out.copy_((a.float() * wide_a) @ (b.float() * wide_b) + (0 if bias is None else bias.float()))
 
     def rms_norm(
         self, x: Tensor, weight: Tensor, residual: Any = None, *, eps: float = 1e-5, residual_out: bool = False

@@ -193,13 +193,14 @@ def _signatures_json(spec: LibrarySpec) -> str:
     from: an axis of a tensor, whose extent is the fact `.extent` of `value`, or an integer. `xla_ffi` has the names of
     the library's handlers, if there are any, by operator and XLA platform.
     """
-    operators = [_signature(table.operator) for table in spec.operators]
+    operators = [operator_signature(table.operator) for table in spec.operators]
     handlers = {op["name"]: handler_names(spec, str(op["name"])) for op in operators} if spec.xla_ffi else {}
     document = {"schema": SIGNATURES_SCHEMA, "operators": operators, **({"xla_ffi": handlers} if handlers else {})}
     return json.dumps(document, separators=(",", ":"))
 
 
-def _signature(op: Operator) -> dict[str, object]:
+def operator_signature(op: Operator) -> dict[str, object]:
+    """What a module says of one operator; see `_signatures_json`."""
     bound = [
         {"dim": name, "scalar": source.scalar}
         if source.scalar

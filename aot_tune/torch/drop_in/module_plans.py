@@ -23,6 +23,7 @@ from aot_tune.torch.drop_in.operator_calls import (
     same_activation,
 )
 from aot_tune.torch.drop_in.patch_library import ALL_ROWS, ASKED, DTYPES, PatchLibrary
+from aot_tune.torch.drop_in.quantized_linear import QuantizedProduct, quantized_parts
 from aot_tune.torch.drop_in.replaced_modules import Forward, Replaced, count_call, own_forward, same_results
 
 _OTHER = "its result is not that of the parts that it seems to be made of"
@@ -53,7 +54,7 @@ class ModulePlan:
 
 def plan_module(library: PatchLibrary, name: str, module: torch.nn.Module) -> ModulePlan | str | None:
     """A plan for a module; why there is none; or None if no operator is for such modules."""
-    for plan in (_plan_single, _plan_block, _plan_decoder_layer):
+    for plan in (_plan_quantized, _plan_single, _plan_block, _plan_decoder_layer):
         planned: ModulePlan | str | None = plan(library, name, module)
         if planned is not None:
             return planned
@@ -112,6 +113,15 @@ def _linear(library: PatchLibrary, name: str, module: torch.nn.Linear) -> Module
         return why
     call = LinearProduct(library, module)
     return _planned(Replaced(name, "Linear", ("gemm",), call.rows), call)
+
+
+def _plan_quantized(library: PatchLibrary, name: str, module: Any) -> ModulePlan | str | None:
+    """A plan for a module with a weight of 8 bits; why there is none; or None if it has no such weight."""
+    parts = quantized_parts(module)
+    if parts is None:
+        return None
+    call = QuantizedProduct(library, module, parts)
+    return call.refused or _planned(Replaced(name, type(module).__name__, call.operators, call.rows), call)
 
 
 def _layer_norm(library: PatchLibrary, name: str, module: torch.nn.LayerNorm) -> ModulePlan | str:

@@ -28,6 +28,9 @@ OPERATORS = {
     "layer_norm": (("x", "weight", "bias"), ("eps",)),
     "silu_mul": (("gate", "up"), ()),
     "softmax": (("x",), ()),
+    "quantize_rows": (("x",), ("group",)),
+    "scaled_mm": (("a", "b", "scale_a", "scale_b", "bias"), ()),
+    "int8_mm": (("a", "w", "scales", "bias"), ()),
     "flash_attention": (("q", "k", "v"), ("scale", "causal")),
 }
 """The bundled operators that replace something: their first inputs, and the arguments that are passed by name."""
@@ -170,7 +173,12 @@ class PatchLibrary:
         return op is not None and any(t.name == tensor and t.optional for t in op.tensors)
 
     def served(
-        self, operator: str, key: tuple[Any, ...], arguments: Callable[[int], tuple[Any, ...]], **named: Any
+        self,
+        operator: str,
+        key: tuple[Any, ...],
+        arguments: Callable[[int], tuple[Any, ...]],
+        out: Callable[[int], torch.Tensor] | None = None,
+        **named: Any,
     ) -> RowRanges:
         """For how many rows an operator serves calls that differ only in these.
 
@@ -178,15 +186,20 @@ class PatchLibrary:
             operator: its name.
             key: what such calls have in common.
             arguments: the tensors of a call with this many rows. Their values do not matter.
+            out: the output of such a call, if it must be passed.
             named: scalars and attributes.
         """
         if operator in self.without:
             return RowRanges((), refused=self.without[operator])
         whole = (operator, key, tuple(sorted(named.items())))
         if whole not in self._known:
-            self._known[whole] = _ask_rows(
-                lambda rows: self.module.explain(operator, *arguments(rows), **named), tuned=self.tuned
-            )
+
+            def explain(rows: int) -> dict[str, Any]:
+                passed = {} if out is None else {"out": out(rows)}
+                told: dict[str, Any] = self.module.explain(operator, *arguments(rows), **named, **passed)
+                return told
+
+            self._known[whole] = _ask_rows(explain, tuned=self.tuned)
         return self._known[whole]
 
     def serves(self, operator: str, *tensors: torch.Tensor | None, **named: Any) -> tuple[str, str]:

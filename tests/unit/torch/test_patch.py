@@ -182,7 +182,7 @@ def test_rows_that_only_the_generic_variant_serves() -> None:
         return "cublaslt" if operator == "layer_norm" else "generic" if operator == "softmax" or few else "tiles"
 
     model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Softmax(-1)).eval().requires_grad_(False)
-    library = Library(kernel)
+    library = Library(kernel=kernel)
     with patch(model, library) as patched:
         for rows in (1, 15, 16, 100, 5000):
             near(model(torch.ones(rows, 8)), plain(model, rows))
