@@ -92,12 +92,14 @@ class Library(ModuleType):
         made: Tensor = a.float() @ (w.float() * scales.float()) + (0 if bias is None else bias.float())
         return made.to(a.dtype)
 
-    def quantize_rows(self, x: Tensor, *, group: int, min_amax: float = 1e-10, out: Tensor) -> Any:
+    def quantize_rows(
+        self, x: Tensor, *, group: int, min_amax: float = 1e-10, out: Tensor, scale: Tensor | None = None
+    ) -> Any:
         self.calls["quantize_rows"] += 1
         parts = x.float().reshape(len(x), -1, min(group, x.shape[1]))
-        scale = parts.abs().amax(2).clamp(min=min_amax) / 448
-        out.copy_((parts / scale[:, :, None]).reshape(x.shape))
-        return out, scale
+        made = parts.abs().amax(2).clamp(min=min_amax) / 448
+        out.copy_((parts / made[:, :, None]).reshape(x.shape))
+        return out, made if scale is None else scale.copy_(made)
 
     def scaled_mm(
         self, a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Any = None, *, out: Tensor
