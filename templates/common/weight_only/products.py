@@ -139,7 +139,7 @@ def kernels(
                 8 * parameter("TILES") >= M,
                 M >= 1,
                 N % width == 0,
-                N < 2**31,
+                (N < 2**31) & (K < 2**20),
                 (K // G) % step == 0,
                 *dense,
                 *rows,
