@@ -87,10 +87,15 @@ def reference(xp: Any, call: Call) -> dict[str, Any]:
     return {"out": out}
 
 
+def rows_of_none(call: Call) -> Any:
+    """The rows of `out` behind all experts'."""
+    return call.out[:0] if hasattr(call, "counts") else call.out[max([0, *(r.stop for r in rows_of(call))]) :]
+
+
 def torch_loop(torch: Any, call: Call) -> Callable[[], object]:
     """A product for each expert that has rows. Where its rows are is read beforehand."""
     products = [(call.a[r], call.b[e], call.out[r]) for e, r in enumerate(rows_of(call)) if len(call.a[r])]
-    rest = call.out[:0] if hasattr(call, "counts") else call.out[sum(len(a) for a, _, _ in products) :]
+    rest = rows_of_none(call)
 
     def run() -> None:
         for a, b, out in products:
@@ -102,11 +107,13 @@ def torch_loop(torch: Any, call: Call) -> Callable[[], object]:
 
 def torch_grouped(torch: Any, call: Call) -> Callable[[], object]:
     """torch's grouped product. It has no `.out` form: the result is copied where that is looked at, not when timed."""
+    rest = rows_of_none(call)
 
     def run() -> None:
         result = torch._grouped_mm(call.a, call.b, offs=call.ends)
         if not (call.a.is_cuda and torch.cuda.is_current_stream_capturing()):
             call.out.copy_(result)
+        rest.zero_()
 
     return run
 
@@ -119,10 +126,27 @@ def torch_scaled_loop(torch: Any, call: Call) -> Callable[[], object]:
             scale_a = call.scale_a[rows].t().contiguous().t()
             scale_b = call.scale_b[e].t().contiguous().t()
             products.append((call.a[rows], call.b[e], scale_a, scale_b, call.out[rows]))
+    rest, product = rows_of_none(call), torch.ops.aten._scaled_mm.out
 
     def run() -> None:
         for a, b, scale_a, scale_b, out in products:
-            torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16, out=out)
+            product(a, b, scale_a, scale_b, out_dtype=out.dtype, use_fast_accum=False, out=out)
+        rest.zero_()
+
+    return run
+
+
+def torch_dequantised_loop(torch: Any, call: Call) -> Callable[[], object]:
+    """A product of floats for each expert that has rows."""
+    products = [(r, e) for e, r in enumerate(rows_of(call)) if len(call.a[r])]
+    rest, (k, n) = rows_of_none(call), call.b.shape[1:]
+
+    def run() -> None:
+        for r, e in products:
+            a = call.a[r].float() * call.scale_a[r].repeat_interleave(128, 1)[:, :k]
+            scales = call.scale_b[e].repeat_interleave(128, 0)[:k].repeat_interleave(128, 1)[:, :n]
+            call.out[r] = torch.mm(a, call.b[e].float() * scales)
+        rest.zero_()
 
     return run
 
@@ -172,7 +196,10 @@ def grouped(name: str, documentation: str, *, masked: bool = False, scaled: bool
     )  # fmt: skip
     baselines = (Baseline("torch.mm of each expert", "torch", torch_loop),)
     if scaled:
-        baselines = (Baseline("torch._scaled_mm of each expert", "torch", torch_scaled_loop, supports=_whole_blocks),)
+        baselines = (
+            Baseline("torch._scaled_mm of each expert", "torch", torch_scaled_loop, supports=_whole_blocks),
+            Baseline("torch.mm of each expert, dequantised", "torch", torch_dequantised_loop, supports=_parted_blocks),
+        )
     elif not masked:
         baselines += (Baseline("torch._grouped_mm", "torch", torch_grouped, supports=_is_bf16),)
     return Operator(
@@ -201,8 +228,12 @@ def grouped(name: str, documentation: str, *, masked: bool = False, scaled: bool
 
 
 def _whole_blocks(given: Problem) -> bool:
-    """Whether the blocks of scales are whole, which torch asks for."""
-    return given.dims["N"] % 128 == given.dims["K"] % 128 == 0
+    """Whether torch has the call: whole blocks of scales, a multiple of 4 along K, where b is by columns."""
+    return given.dims["N"] % 128 == given.dims["K"] % 512 == 0 and dict(given.order) == BY_COLUMNS
+
+
+def _parted_blocks(given: Problem) -> bool:
+    return not _whole_blocks(given)
 
 
 def _is_bf16(given: Problem) -> bool:
