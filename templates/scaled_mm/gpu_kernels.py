@@ -146,6 +146,34 @@ THIN = Kernel(
 )
 
 
+CUTLASS = Kernel(
+    "cutlass",
+    "scaled_mm/cutlass.cu.j2",
+    backend="nvcc",
+    dtypes={"T": ("bf16",)},
+    listed=table(
+        "TM TN CM CN SCHEDULE",
+        (128, 128, 2, 1, "Cooperative"),
+        (64, 128, 1, 1, "Pingpong"),
+    ),
+    constraints=(target("wgmma") == 1,),
+    requires=(
+        BLOCKS,
+        M % 4 == 0,  # by descriptors, as the factors
+        (stride("scale_a", 0) == 1) & ((KA == 1) | (stride("scale_a", 1) == M)),
+        (stride("scale_b", 0) == 1) & ((NB == 1) | (stride("scale_b", 1) == KA)),
+        alignment("scale_a") >= 16,
+        alignment("bias") >= 16,
+        *_TMA,
+        *_TMA_OUT,
+    ),
+    worthwhile=(M > 64,),
+    tile={"M": parameter("TM"), "N": parameter("TN"), "K": 128},
+    cluster={"M": parameter("CM"), "N": parameter("CN")},
+    compile_seconds=45.0,
+)
+
+
 def no_algorithms(problem: Problem) -> None:
     """The library chooses: its algorithms for floats of 8 bits are not asked for one by one."""
     del problem
@@ -157,10 +185,8 @@ _CUBLASLT: dict[str, tuple[Expr, ...]] = {
     "_blocks": (
         BLOCKS,
         M % 4 == 0,
-        stride("scale_a", 0) == 1,
-        stride("scale_a", 1) == M,
-        stride("scale_b", 0) == 1,
-        stride("scale_b", 1) == ceildiv(KA, 4) * 4,
+        (stride("scale_a", 0) == 1) & ((KA == 1) | (stride("scale_a", 1) == M)),
+        (stride("scale_b", 0) == 1) & ((NB == 1) | (stride("scale_b", 1) == ceildiv(KA, 4) * 4)),
     ),
 }
 """Scales as the library has them: blocks of rows beside each other, those of K padded to a multiple of 4. It may have
@@ -190,6 +216,7 @@ def _cublaslt(name: str, way: tuple[Expr, ...]) -> Kernel:
 
 GPU_KERNELS = (
     THIN,
+    CUTLASS,
     *(_cublaslt(*way) for way in _CUBLASLT.items()),
     *(_tiles(*way) for way in _OF_WAY),
     *(_few(*way, split=split) for way in _OF_WAY for split in (False, True)),
