@@ -48,7 +48,7 @@ P, PAGE, W = dims("P PAGE W")
 ROOM = W * PAGE
 # Tests draw lengths evenly from half the room of a sequence to all of it, and take each page once, if there are enough.
 KEYS = where(ROOM >= MEAN, B * (ROOM * 3 // 4), 0)
-SEEN = minimum(H, HK) * seen(minimum(KEYS - minimum(B, KEYS), P * PAGE // 2))
+SEEN = minimum(H, HK) * seen(where(P >= B * W, KEYS - minimum(B, KEYS), minimum(KEYS // 2, P * PAGE // 2)))
 
 
 def page_table(rng: Any, call: Any) -> Any:

@@ -49,11 +49,10 @@ FEWER = where(CAUSAL == 1, N * N // 2, M * N) // maximum(B, 1)  # pairs of them 
 
 
 def cu_k(rng: Any, call: Any) -> list[int]:
-    """Offsets of keys: with each query its own, and others before them, if there are as many."""
+    """Offsets of keys: with each query its own, and as many others in each sequence, if there are enough keys."""
     if call.N < call.M:
         return split(rng, call.N, call.B)
-    before = split(rng, call.N - call.M, call.B)
-    return [int(q) + k for q, k in zip(call.cu_q, before, strict=True)]
+    return [int(q) + (call.N - call.M) * b // max(call.B, 1) for b, q in enumerate(call.cu_q)]
 
 
 def keys_of(call: Call, b: int) -> tuple[Any, Any]:

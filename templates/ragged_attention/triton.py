@@ -21,32 +21,41 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
-def sequence_of(cu_q, step, block, B, group, BLOCK_M: tl.constexpr):
-    """The last sequence whose first block is this one or before it."""
-    low, high = B * 0, B + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        here = tl.load(cu_q + middle * step) * group // BLOCK_M + middle <= block
-        low = tl.where(here, middle, low)
-        high = tl.where(here, high, middle)
-    return low
-
-
-@triton.jit
 def clamp(x, low, high):
     """The number nearest to x from `low` to `high`."""
     return tl.minimum(tl.maximum(x, low), high)
 
 
 @triton.jit
-def rows_of_keys(page_table, table_step, places, first, page_stride, row, P, PAGE):
-    """Offsets of the rows of keys at places of a sequence."""
+def sequence_of(cu_q, step, block, B, M, group, BLOCK_M: tl.constexpr):
+    """The last sequence whose first block is this one or before it, and where it begins and ends."""
+    low, high = B * 0, B + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        here = clamp(tl.load(cu_q + middle * step), 0, M) * group // BLOCK_M + middle <= block
+        low = tl.where(here, middle, low)
+        high = tl.where(here, high, middle)
+    first = clamp(tl.load(cu_q + low * step), 0, M)
+    end = clamp(tl.load(cu_q + tl.minimum(low + 1, B) * step), 0, M)
+    return low, first, tl.where(low < B, end, M)
+
+
+@triton.jit
+def rows_of_keys(page_table, table_step, n, columns, stop, first, k_page, k_row, v_page, v_row, P, PAGE):
+    """Offsets of the rows of keys and of values from place n of a sequence on; places behind `stop` have any.
+
+    Pages are found by a product in floats, which is right up to 2^21 keys: an integer quotient takes 20 instructions.
+    """
     if page_table is None:
-        offsets = (first + places).to(tl.int64) * row
+        at = (first + n).to(tl.int64)
+        k_rows, v_rows = at * k_row + columns * k_row, at * v_row + columns * v_row
     else:
-        pages = clamp(tl.load(page_table + places // PAGE * table_step), 0, P - 1)
-        offsets = pages.to(tl.int64) * page_stride + (places % PAGE).to(tl.int64) * row
-    return offsets
+        places = tl.minimum(n + columns, stop - 1)
+        numbers = ((places.to(tl.float32) + 0.5) * (1.0 / PAGE)).to(tl.int32)
+        pages = clamp(tl.load(page_table + numbers * table_step), 0, P - 1).to(tl.int64)
+        rows = (places - numbers * PAGE).to(tl.int64)
+        k_rows, v_rows = pages * k_page + rows * k_row, pages * v_page + rows * v_row
+    return k_rows, v_rows
 
 
 @triton.jit
@@ -92,9 +101,9 @@ def walk(
     for n in tl.range(begin, stop, BLOCK_N):
         places = n + columns
         inside = places < stop
-        known = tl.minimum(places, stop - 1) if MASKED else places
-        k_rows = rows_of_keys(page_table, table_step, known, first, k_page, k_row, P, PAGE)
-        v_rows = rows_of_keys(page_table, table_step, known, first, v_page, v_row, P, PAGE)
+        k_rows, v_rows = rows_of_keys(
+            page_table, table_step, n, columns, stop, first, k_page, k_row, v_page, v_row, P, PAGE
+        )
         keys = read(k + k_rows[None, :] + d[:, None], inside[None, :] & (d[:, None] < D), WHOLE, MASKED)
         values = read(v + v_rows[:, None] + dv[None, :], inside[:, None] & (dv[None, :] < DV), WHOLE, MASKED)
         scores = tl.dot(q, keys.to(q.dtype))
@@ -140,12 +149,10 @@ def attend(
         part, key_head, block = 0, tl.program_id(0) // blocks, blocks - 1 - tl.program_id(0) % blocks
     else:  # heads of the same keys run at the same time
         part, key_head, block = tl.program_id(0) // HK % SPLIT, tl.program_id(0) % HK, tl.program_id(0) // HK // SPLIT
-    b = sequence_of(cu_q, cu_q_step, block, B, group, BLOCK_M)
-    first = tl.load(cu_q + b * cu_q_step)
+    b, first, end = sequence_of(cu_q, cu_q_step, block, B, M, group, BLOCK_M)
     local = (block - first * group // BLOCK_M - b) * BLOCK_M
-    end = clamp(tl.load(cu_q + tl.minimum(b + 1, B) * cu_q_step), 0, M)
-    queries = tl.where(b < B, end, M) - first
-    if (local >= queries * group) | (first < 0):
+    queries = end - first
+    if (local >= queries * group) | (local < 0):
         return
     start, keys = keys_of(cu_k, cu_k_step, page_table, seq_lens, lens_step, b, B, N, W * PAGE)
     if page_table is not None:

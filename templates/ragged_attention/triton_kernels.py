@@ -111,14 +111,15 @@ def _attend(width: Width, arguments: dict[str, KernelArgument], configs: tuple[C
 
 
 def ragged(width: Width, *configs: tuple[int, ...]) -> Kernel:
-    """The kernel for keys one after another."""
+    """The kernel for keys one after another. Offsets within a block have 32 bits."""
+    near = [e for t in ("k", "v") for e in (stride(t, 2) == 1, (stride(t, 0) < 2**23) & (stride(t, 0) > -(2**23)))]
     return _attend(
         width,
         _RAGGED,
         table("BLOCK_M BLOCK_N num_warps num_stages", *configs),
         name=f"triton_{width.name}",
         dtypes={"T": ("bf16", "f16")},
-        requires=(*_SIZES, *_UNIT, stride("k", 2) == 1, stride("v", 2) == 1, *width.requires, N < 2**30),
+        requires=(*_SIZES, *_UNIT, *near, *width.requires, N < 2**30),
         tile={"M": BLOCK_M, "H": 1},
     )
 
@@ -128,7 +129,7 @@ def paged(width: Width, *configs: tuple[int, ...]) -> tuple[Kernel, ...]:
     split = len(configs[0]) == 5
     names = "BLOCK_M BLOCK_N SPLIT num_warps num_stages" if split else "BLOCK_M BLOCK_N num_warps num_stages"
     requires = (*_SIZES, *_UNIT, stride("k_pages", 3) == 1, stride("v_pages", 3) == 1, *width.requires)
-    requires += ((W * PAGE < 2**30) & (P < 2**30), *((M * H * SPLIT <= 2**18,) if split else ()))
+    requires += ((W * PAGE < 2**21) & (P < 2**30), *((M * H * SPLIT <= 2**18,) if split else ()))
     return tuple(
         _attend(
             width,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import inspect
+import json
 import math
 import os
 import subprocess
@@ -20,6 +22,8 @@ import pytest
 from bundled import OPERATORS, RENDERER
 from dltensors import tensor_of
 from host_compiler import CUDA, shared_object
+from hypothesis import given
+from hypothesis import strategies as st
 from triton_bundled import declared
 
 from aot_tune.bench.protocol.measurement_records import Check
@@ -28,7 +32,7 @@ from aot_tune.bench.worker.stored_elements import stored_as, values_of
 from aot_tune.compile.cxx import CxxToolchain
 from aot_tune.compile.device_targets import CUDA_TARGETS
 from aot_tune.render import candidate_for
-from aot_tune.spec import DTYPES, Operator, all_of, problem
+from aot_tune.spec import DTYPES, Drawn, Operator, all_of, problem
 from aot_tune.spec.load_operators import bundled_templates
 from aot_tune.triton.ask_declarations import child_environment, requests_of
 
@@ -204,21 +208,134 @@ def test_bad_offsets_lengths_and_pages_stay_within_the_tensors(kernel: Generic) 
                 kernel.check(call, {}, "lower_right")
 
 
+# -- definitions, baselines, what tests draw ---------------------------------------------------------------------------
+
+
+def in_torch(call: Arrays, causal: str, columns: int) -> SimpleNamespace:
+    """A call as baselines get it, with an output of NaN."""
+    import torch
+
+    passed = {name: torch.from_numpy(value) for name, value in call.items()}
+    out = torch.full((*call["q"].shape[:2], columns), math.nan, dtype=torch.float64)
+    return SimpleNamespace(**passed, **DEFAULTS, causal=causal, out=out)
+
+
+@pytest.mark.parametrize("causal", CAUSAL)
+@pytest.mark.parametrize("op", [RAGGED, PAGED], ids=lambda op: op.name)
+def test_the_definition_is_what_torch_computes_sequence_by_sequence(op: Operator, causal: str) -> None:
+    import torch
+
+    call = drawn(op, 1, (3, 1, 7), (5, 40, 7), {"H": 6, "HK": 2, "D": 16, "DV": 24, "PAGE": 8})
+    passed = in_torch(call, causal, 24)
+    op.baselines[0].prepare(torch, passed)()
+    np.testing.assert_allclose(passed.out.numpy(), wanted(op, call, {}, causal)["out"], atol=1e-12)
+
+
+def test_torchs_ragged_attention_gets_arguments_that_it_takes() -> None:
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    taken = inspect.signature(varlen.varlen_attn)
+    for op in (RAGGED, PAGED):
+        call = drawn(op, 1, (3, 1), (5, 40), {"H": 6, "HK": 2, "D": 16, "DV": 16, "PAGE": 8})
+        passed, asked = in_torch(call, "lower_right", 16), list[dict[str, Any]]()
+        stand_in = SimpleNamespace(varlen_attn=lambda q, asked=asked, **more: (asked.append(more), q)[1])
+        op.baselines[1].prepare(stand_in, passed)()
+        taken.bind(passed.q, **asked[0])
+        assert (asked[0]["max_q"], asked[0]["max_k"], asked[0]["window_size"]) == (
+            3,
+            40 if op is RAGGED else 48,
+            (-1, 0),
+        )
+        for dtypes, takes in (({"T": "bf16", "C": "bf16"}, [True, True]), ({}, [True, False])):
+            one = problem(H=8, HK=2, D=64, DV=64, dtypes=dtypes)
+            assert [baseline.supports(one) for baseline in op.baselines] == takes
+
+
+def drawn_call(op: Operator, dims: Dims) -> SimpleNamespace:
+    """Offsets, lengths and tables that tests draw."""
+    call = SimpleNamespace(**dims)
+    for tensor in op.inputs:
+        if isinstance(tensor.values, Drawn):
+            call.shape = tuple(extent.evaluate(dims) for extent in tensor.shape)
+            values = np.asarray(tensor.values.function(np.random.default_rng(5), call)).astype(np.int32)
+            assert values.shape == call.shape
+            setattr(call, tensor.name, values)
+    return call
+
+
+def keys_read(op: Operator, call: SimpleNamespace) -> int:
+    """Keys of sequences that have queries, each once."""
+    asks = np.diff(call.cu_q) > 0
+    if op is RAGGED:
+        return int(np.diff(call.cu_k)[asks].sum())
+    read = set()
+    for table, length in zip(call.page_table[asks], call.seq_lens[asks], strict=True):
+        pages = np.clip(table, 0, call.P - 1).repeat(call.PAGE)[:length]
+        read.update((pages * call.PAGE + np.arange(length) % call.PAGE).tolist())
+    return len(read)
+
+
+@pytest.mark.parametrize("op", [RAGGED, PAGED], ids=lambda op: op.name)
+def test_calls_to_time_read_what_is_counted(op: Operator) -> None:
+    """And not much more."""
+    cases = [p for p in op.workload_for("cuda") if math.prod(p.dims.get(n, 1) for n in ("B", "W", "PAGE")) < 200_000]
+    for one in (*cases, *op.workload_for("cpu")):
+        dims, keys = one.dims, op.inputs[1]
+        assert keys.read is not None
+        counted = keys.read.evaluate(op.facts(one)) // (min(dims["H"], dims["HK"]) * dims["D"])
+        assert counted <= keys_read(op, drawn_call(op, dims)) <= 1.1 * counted + dims["B"]
+
+
+@given(st.integers(0, 40), st.integers(0, 700), st.integers(0, 700), st.integers(1, 9), st.integers(0, 12))
+def test_drawn_offsets_and_lengths_are_legal(b: int, m: int, n: int, page: int, width: int) -> None:
+    call = drawn_call(RAGGED, {"B": b, "M": m, "N": n})
+    for offsets, most in ((call.cu_q, m), (call.cu_k, n)):
+        assert offsets[0] == 0
+        assert (np.diff(offsets) >= 0).all()
+        assert offsets[-1] <= most
+    if n >= m:
+        assert (np.diff(call.cu_k) >= np.diff(call.cu_q)).all()
+    paged = drawn_call(PAGED, {"B": b, "M": m, "P": n + 1, "PAGE": page, "W": width})
+    assert ((paged.seq_lens >= 0) & (paged.seq_lens <= page * width)).all()
+    if n >= b * width:
+        assert len(set(paged.page_table.flat)) == b * width
+
+
+def test_flops_are_about_those_of_drawn_lengths() -> None:
+    for op in (RAGGED, PAGED):
+        for one in op.workload_for("cuda"):
+            call = drawn_call(op, one.dims)
+            queries = np.diff(call.cu_q).astype(float)
+            keys = np.diff(call.cu_k) if op is RAGGED else call.seq_lens
+            pairs = queries * keys - (queries * (queries - 1) / 2 if one.attributes.get("causal") else 0)
+            counted = op.flops.evaluate(op.facts(one)) / (2 * one.dims["H"] * (one.dims["D"] + one.dims["DV"]))
+            assert counted == pytest.approx(pairs.sum(), rel=0.12), one.id
+
+
 # -- Triton's interpreter ---------------------------------------------------------------------------------------------
 
 INTERPRETER = """
-import sys
+import json, sys
+import numpy as np
 from aot_tune.bench.worker import interpreted_call
-for number in range(int(sys.argv[1])):
+run = interpreted_call._InterpretedCall.run
+def changed(call):
+    for name, values in put.items():
+        call.memory[name].flat[...] = np.resize(np.array(values, np.int64), call.memory[name].count)
+        call.before[name] = call.memory[name].flat.copy()
+    run(call)
+interpreted_call._InterpretedCall.run = changed
+for number, put in enumerate(json.loads(sys.argv[1])):
     sys.argv[1:] = [f"{number}.asked", f"{number}.answered"]
     interpreted_call.main()
 """
+Trial = tuple[Operator, str, dict[str, int], Check, dict[str, list[int]]]
+"""A kernel in a config on a check, with other numbers in some tensors."""
 
 
-def interpreted(cases: Sequence[tuple[Operator, str, dict[str, int], Check]], folder: Path) -> list[str]:
+def interpreted(cases: Sequence[Trial], folder: Path) -> list[str]:
     """What kernels of Triton come to on checks, in the order of `cases`, in its interpreter."""
     hopper = next(t for t in CUDA_TARGETS if t.name == "cuda-sm_90a")
-    for number, (op, name, config, check) in enumerate(cases):
+    for number, (op, name, config, check, _) in enumerate(cases):
         kernel = op.kernel(name)
         asked = requests_of({op.name: replace(op, kernels=(*op.generics, kernel))}, hopper)
         request = InterpreterRequest(
@@ -233,56 +350,54 @@ def interpreted(cases: Sequence[tuple[Operator, str, dict[str, int], Check]], fo
         )
         (folder / f"{number}.asked").write_bytes(msgspec.json.encode(request))
     environ = {**child_environment(os.environ, sys.path, folder), "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-c", INTERPRETER, str(len(cases))]
+    command = [sys.executable, "-c", INTERPRETER, json.dumps([put for *_, put in cases])]
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     answers = [(folder / f"{number}.answered").read_bytes() for number in range(len(cases))]
     return [f"{a.verdict} {a.text}".strip() for a in (msgspec.json.decode(x, type=InterpreterAnswer) for x in answers)]
 
 
-def trials() -> Iterator[tuple[Operator, str, dict[str, int], Check]]:
+def trials() -> Iterator[Trial]:
     """Blocks smaller than those of configs. Some sequences are empty, some queries see no key, in some tests all do."""
     blocks = {"BLOCK_M": 16, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2}
     options: dict[str, float] = {"window": 19, "softcap": 1.5, "scale": 0.2}
     lower, f16 = {"causal": "lower_right"}, {"T": "f16"}
-    small: dict[str, Any] = {"B": 4, "H": 3, "HK": 1, "M": 21, "N": 83}
+    small: dict[str, Any] = {"B": 4, "H": 3, "HK": 1, "M": 25, "N": 83}
     ragged = problem(**small, D=64, DV=64, dtypes=f16, attributes=lower, present=["lse"])
-    yield RAGGED, "triton_64", blocks, Check(problem=ragged)
-    yield RAGGED, "triton_64", blocks, Check(problem=ragged, scalars=options)
-    yield RAGGED, "triton_64", blocks, Check(problem=ragged, special="q")
+    yield RAGGED, "triton_64", blocks, Check(problem=ragged), {}
+    yield RAGGED, "triton_64", blocks, Check(problem=ragged, scalars=options), {}
+    yield RAGGED, "triton_64", blocks, Check(problem=ragged, special="q"), {}
     fewer = problem(**small | {"N": 17, "H": 2}, D=150, DV=128, dtypes=f16)
-    yield RAGGED, "triton_192", blocks, Check(problem=fewer, scalars={"scale": 0.0})
-    for width, name in ((64, "triton_64"), (128, "triton_split_128"), (128, "triton_split_128_f8")):
+    yield RAGGED, "triton_192", blocks, Check(problem=fewer, scalars={"scale": 0.0}), {}
+    scales = {"k_scale": 0.5, "v_scale": -2.0}
+    for width, name in ((64, "triton_64"), (64, "triton_split_64"), (128, "triton_split_128_f8")):
         cache = {"C": "f8e4m3" if "f8" in name else "f16"}
-        pages: dict[str, Any] = {
-            "B": 3,
-            "H": 8,
-            "HK": 2,
-            "M": 10,
-            "P": 53,
-            "PAGE": 11,
-            "W": 17,
-            "D": width,
-            "DV": width,
-        }
+        pages: dict[str, Any] = {"B": 2, "H": 4, "HK": 2, "M": 7, "P": 11, "PAGE": 11, "W": 7, "D": width, "DV": width}
         paged = problem(**pages, dtypes={**f16, **cache}, attributes=lower, present=["lse"])
         config = blocks | ({"SPLIT": 2} if "split" in name else {})
-        yield PAGED, name, config, Check(problem=paged, scalars={"k_scale": 0.5, "v_scale": -2.0})
-        if "f8" not in name:
-            yield PAGED, name, config, Check(problem=paged, special="q")
-            yield PAGED, name, config, Check(problem=paged, scalars=options)
-    empty = problem(
-        B=9, H=2, HK=1, M=5, P=2, PAGE=1, W=3, D=500, DV=300, dtypes={"T": "f16", "C": "f16"}, present=["lse"]
-    )
-    yield PAGED, "triton_split_576", blocks | {"SPLIT": 2}, Check(problem=empty)
+        yield PAGED, name, config, Check(problem=paged, scalars=scales | (options if "f8" not in name else {})), {}
+        if name == "triton_split_64":
+            yield PAGED, name, config, Check(problem=paged, special="q"), {}
+            yield PAGED, name, config, Check(problem=paged), {}
+    few: dict[str, Any] = {"B": 9, "H": 2, "HK": 1, "M": 5, "P": 2, "PAGE": 1, "W": 3, "D": 500, "DV": 300}
+    empty = problem(**few, dtypes={"T": "f16", "C": "f16"}, present=["lse"])
+    yield PAGED, "triton_split_576", blocks | {"SPLIT": 2}, Check(problem=empty), {}
+    far = 2**31 - 1
+    for put in ({"cu_q": [far, -far, 9]}, {"cu_q": [9, 4, 30], "cu_k": [far, 5, -far, 80]}):
+        yield RAGGED, "triton_64", blocks, Check(problem=ragged), put
+    for put in ({"cu_q": [5, 2], "seq_lens": [far, -far]}, {"page_table": [far, -far, 3]}):
+        yield PAGED, "triton_split_128_f8", blocks | {"SPLIT": 2}, Check(problem=paged), put
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 def test_triton_kernels_are_right_in_the_interpreter(tmp_path: Path) -> None:
+    """With bad offsets, lengths and pages they write nothing beside their tensors."""
     cases = [*trials()]
-    for op, name, config, check in cases:
+    for op, name, config, check, _ in cases:
         facts = op.facts(check.problem) | {f"parameter.{n}": v for n, v in config.items()}
         assert all_of((*op.legal, *op.kernel(name).requires), facts), name
     verdicts = interpreted(cases, tmp_path)
-    assert [(c[1], c[3].place, v) for c, v in zip(cases, verdicts, strict=True) if v != "right"] == []
+    for (_, name, _, check, put), verdict in zip(cases, verdicts, strict=True):
+        fine = "right" in verdict or (put and verdict.startswith("wrong") and "writes" not in verdict)
+        assert fine, (name, check.place, put, verdict)
