@@ -152,7 +152,10 @@ def torch_dequantised_loop(torch: Any, call: Call) -> Callable[[], object]:
 
 
 def _workload(family: str, *, masked: bool, scaled: bool) -> tuple[Problem, ...]:
-    """For CPUs a small one; for GPUs layers of DeepSeek-V3 (some of 256 experts) and Qwen-3, at few tokens and many."""
+    """For CPUs a small one; for GPUs layers of DeepSeek-V3 and Qwen-3, at few tokens and many.
+
+    They have some of the 256 and 128 experts: references hold the weights of all in f64.
+    """
     rows = "C" if masked else "M"
     order = {"order": BY_COLUMNS}
     if family == "cpu":
@@ -160,18 +163,18 @@ def _workload(family: str, *, masked: bool, scaled: bool) -> tuple[Problem, ...]
         return (problem(**{"E": 8, rows: 24 if masked else 96}, N=192, K=256, **order, **dtypes),)
     shapes: tuple[tuple[int, int, int, int], ...]  # rows (of an expert if masked), experts, N, K
     if masked:
-        shapes = ((64, 32, 4096, 7168), (256, 32, 7168, 2048), (4096, 4, 4096, 7168), (128, 128, 1536, 2048))
+        shapes = ((64, 16, 4096, 7168), (256, 32, 7168, 2048), (4096, 4, 4096, 7168), (128, 128, 1536, 2048))
     else:
         shapes = (
-            (8, 32, 4096, 7168),  # DeepSeek-V3: gate and up of 32 experts, then down
+            (8, 16, 4096, 7168),  # DeepSeek-V3: gate and up, then down
             (128, 32, 7168, 2048),
-            (8192, 32, 4096, 7168),
+            (4096, 16, 4096, 7168),
             (8192, 32, 7168, 2048),
-            (32768, 8, 4096, 7168),
-            (64, 128, 3072, 4096),  # Qwen3-235B-A22B
-            (8192, 128, 4096, 1536),
+            (16384, 8, 4096, 7168),
+            (64, 32, 3072, 4096),  # Qwen3-235B-A22B
+            (8192, 32, 4096, 1536),
             (512, 128, 1536, 2048),  # Qwen3-30B-A3B
-            (65536, 128, 2048, 768),
+            (32768, 128, 2048, 768),
         )
     found = [problem(**{"E": e, rows: m}, N=n, K=k, **order) for m, e, n, k in shapes]
     if not scaled:
