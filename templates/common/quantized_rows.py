@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aot_tune.spec import (
+    Attribute,
     Call,
     Expr,
     Kernel,
@@ -12,6 +13,7 @@ from aot_tune.spec import (
     Problem,
     Scalar,
     Tensor,
+    attribute,
     ceildiv,
     dim,
     maximum,
@@ -33,6 +35,7 @@ ONE_SCALE: Expr = GROUP >= D
 USUAL: Expr = ONE_SCALE | (GROUP == 64) | (GROUP == 128)
 """What tuned kernels are for."""
 
+SCALES = Attribute("scales", ("exact", "powers_of_two"))
 OUT = Tensor("out", (R, D), "Q", output=True)
 SCALE = Tensor("scale", (R, ceildiv(D, GROUP)), output=True)
 SCALARS = (
@@ -41,7 +44,12 @@ SCALARS = (
 )
 MOST = {"f8e4m3": 448.0, "i8": 127.0}
 
-CHECKS = (problem(R=3, D=1021, GROUP=WHOLE), problem(R=3, D=40008, GROUP=WHOLE), problem(R=5, D=264, GROUP=64))
+_POWERS = {"attributes": {"scales": "powers_of_two"}}
+CHECKS = (
+    problem(R=3, D=1021, GROUP=WHOLE, **_POWERS),
+    problem(R=3, D=40008, GROUP=WHOLE),
+    problem(R=5, D=264, GROUP=64, **_POWERS),
+)
 """Rows with one scale, which derived checks rarely have, also of more than registers of a block hold."""
 
 OF_QUANTIZED_ROWS: dict[str, Any] = {
@@ -49,6 +57,7 @@ OF_QUANTIZED_ROWS: dict[str, Any] = {
     "fold": "R",
     "dtypes": {"T": ("bf16", "f16", "f32"), "Q": ("f8e4m3", "i8")},
     "intermediates": "f32",
+    "attributes": (SCALES,),
     "legal": (GROUP >= 1,),
     "ranges": {"R": (1, 65536), "D": (256, 32768)},
     "values": {"GROUP": (64, 128, WHOLE)},
@@ -65,9 +74,10 @@ OF_QUANTIZED_ROWS: dict[str, Any] = {
 
 DOCUMENTATION = (
     "Each `group` columns of a row share a scale: max(amax, min_amax) / 448 where `out` is f8e4m3, / 127 for i8; "
-    "by default all columns do. out = {y} / scale, rounded to nearest, ties to even. Pass `out`: its dtype chooses. "
-    "`scale` may have any strides: pass it for scales in column-major order. A group with NaN has the scale NaN, one "
-    "with an infinity the scale inf; elements that are then NaN are 0 in i8."
+    "by default all columns do. With scales=powers_of_two, scales are rounded up to these (UE8M0). out = {y} / scale, "
+    "rounded to nearest, ties to even. Pass `out`: its dtype chooses. `scale` may have any strides: pass it for scales "
+    "in column-major order. A group with NaN has the scale NaN, one with an infinity the scale inf; elements that are "
+    "then NaN are 0 in i8."
 )
 
 
@@ -79,6 +89,9 @@ def quantized(xp: Any, y: Any, call: Call) -> dict[str, Any]:
     beyond = xp.zeros_like(y[:, : groups * group - width])
     parts = xp.reshape(xp.concatenate((y, beyond), 1), (rows, groups, group))
     scale = xp.clip(xp.amax(xp.abs(parts), -1), call.min_amax, None) / MOST[call.Q]
+    if call.scales == "powers_of_two":
+        fraction, _ = xp.frexp(scale)  # from 1/2 up to 1
+        scale = xp.where((fraction > 0.5) & (fraction < 1), scale / fraction, scale)
     out = xp.reshape(parts / scale[:, :, None], (rows, groups * group))[:, :width]
     if call.Q == "i8":
         out = xp.where(xp.isnan(out), xp.zeros_like(out), xp.round(out))
@@ -94,6 +107,8 @@ def torch_quantized(torch: Any, call: Call) -> Any:
     def run(y: Any) -> None:
         y = (torch.nn.functional.pad(y, (0, beyond)) if beyond else y).reshape(rows, groups, group)
         scale = y.abs().amax(-1, keepdim=True).clamp(min=call.min_amax) / most
+        if call.scales == "powers_of_two":
+            scale = scale.log2().ceil().exp2()
         y = y / scale
         y = y.round().clamp(-most, most) if call.Q == "i8" else y.clamp(-most, most)
         call.out.copy_(y.reshape(rows, -1)[:, :width])
@@ -128,6 +143,7 @@ def cuda_workload(*widths: int, **more: Any) -> tuple[Problem, ...]:
 def triton_quantized(operator: str, axes: dict[str, int], *, whole: bool) -> tuple[Kernel, ...]:
     """Kernels by Triton: of whole rows, and of some columns of rows in groups. With `whole`, all have whole rows."""
     steps = {"GROUPS": ceildiv(D, GROUP), "scale_row": stride("scale", 0), "scale_column": stride("scale", 1)}
+    steps["POWERS"] = attribute("scales")
     row = {"BLOCK_R": maximum(parameter("ELEMENTS") // next_power_of_2(D), 1), "BLOCK_D": next_power_of_2(D)}
 
     def kernel(name: str, arguments: dict[str, Any], meant: Expr, **more: Any) -> Kernel:

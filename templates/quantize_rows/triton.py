@@ -32,7 +32,7 @@ def block(R, D, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr):
 
 
 @triton.jit
-def write(y, rows, first, inside, out, scale, scale_column, GROUPS, R, min_amax, SPAN: tl.constexpr):
+def write(y, rows, first, inside, out, scale, scale_column, GROUPS, R, min_amax, POWERS, SPAN: tl.constexpr):
     """Write a block of rows in groups of SPAN columns, to addresses, and their scales, to those of rows."""
     BLOCK_R: tl.constexpr = y.shape[0]
     BLOCK_D: tl.constexpr = y.shape[1]
@@ -40,7 +40,13 @@ def write(y, rows, first, inside, out, scale, scale_column, GROUPS, R, min_amax,
     INTEGERS: tl.constexpr = out.dtype.element_ty == tl.int8
     bits = tl.reshape(y.to(tl.int32, bitcast=True) & 0x7FFFFFFF, [BLOCK_R, PARTS, SPAN])
     most = tl.max(bits, 2).to(tl.float32, bitcast=True)  # as integers, NaN is the largest
-    scales = tl.where(most <= min_amax, min_amax, most) / (127.0 if INTEGERS else 448.0)
+    MOST: tl.constexpr = 127.0 if INTEGERS else 448.0
+    limited = tl.where(most <= min_amax, min_amax, most)
+    near = limited * (1.0 / MOST)
+    rest = tl.fma(near, -MOST, limited)  # what is left of it makes the quotient that to nearest
+    scales = tl.where(rest == rest, tl.fma(rest, 1.0 / MOST, near), near)
+    up = ((scales.to(tl.int32, bitcast=True) + 0x7FFFFF) & 0x7F800000).to(tl.float32, bitcast=True)
+    scales = tl.where((POWERS != 0) & (scales == scales), up, scales)
     y *= tl.reshape(tl.broadcast_to((1.0 / scales)[:, :, None], [BLOCK_R, PARTS, SPAN]), [BLOCK_R, BLOCK_D])
     if INTEGERS:
         y = (y + ROUND) - ROUND
@@ -50,7 +56,7 @@ def write(y, rows, first, inside, out, scale, scale_column, GROUPS, R, min_amax,
     tl.store(scale + groups * scale_column, scales, mask=(rows < R) & (groups < GROUPS))
 
 
-@triton.jit(do_not_specialize=["R", "GROUPS", "scale_row", "scale_column"])
+@triton.jit(do_not_specialize=["R", "GROUPS", "scale_row", "scale_column", "POWERS"])
 def quantize_rows(
     x,
     out,
@@ -63,6 +69,7 @@ def quantize_rows(
     R,
     D,
     GROUPS,
+    POWERS,
     BLOCK_R: tl.constexpr,
     BLOCK_D: tl.constexpr,
     SPAN: tl.constexpr,
@@ -73,10 +80,10 @@ def quantize_rows(
     rows, first, columns, inside = block(R, D, BLOCK_R, BLOCK_D)
     y = tl.load(x + rows * x_row + columns, mask=inside, other=0.0).to(tl.float32)
     at = out + rows * out_row + columns
-    write(y, rows, first, inside, at, scale + rows * scale_row, scale_column, GROUPS, R, min_amax, SPAN)
+    write(y, rows, first, inside, at, scale + rows * scale_row, scale_column, GROUPS, R, min_amax, POWERS, SPAN)
 
 
-@triton.jit(do_not_specialize=["R", "GROUPS", "scale_row", "scale_column"])
+@triton.jit(do_not_specialize=["R", "GROUPS", "scale_row", "scale_column", "POWERS"])
 def silu_mul_quantize(
     gate,
     up,
@@ -91,6 +98,7 @@ def silu_mul_quantize(
     R,
     D,
     GROUPS,
+    POWERS,
     BLOCK_R: tl.constexpr,
     BLOCK_D: tl.constexpr,
     SPAN: tl.constexpr,
@@ -108,10 +116,10 @@ def silu_mul_quantize(
     power = tl.exp2(whole) * (1.0 + rest * 0.6931471805599453)
     y *= tl.where(x < LOWEST, LOWEST, x) / (1.0 + power)  # at -inf the limit is -0
     at = out + rows * out_row + columns
-    write(y, rows, first, inside, at, scale + rows * scale_row, scale_column, GROUPS, R, min_amax, SPAN)
+    write(y, rows, first, inside, at, scale + rows * scale_row, scale_column, GROUPS, R, min_amax, POWERS, SPAN)
 
 
-@triton.jit(do_not_specialize=["R", "GROUPS", "scale_row", "scale_column"])
+@triton.jit(do_not_specialize=["R", "GROUPS", "scale_row", "scale_column", "POWERS"])
 def rms_norm_quantize(
     x,
     weight,
@@ -130,6 +138,7 @@ def rms_norm_quantize(
     R,
     D,
     GROUPS,
+    POWERS,
     BLOCK_R: tl.constexpr,
     BLOCK_D: tl.constexpr,
     SPAN: tl.constexpr,
@@ -150,4 +159,4 @@ def rms_norm_quantize(
     if weight is not None:
         y *= weights
     at = out + rows * out_row + columns
-    write(y, rows, first, inside, at, scale + rows * scale_row, scale_column, GROUPS, R, min_amax, SPAN)
+    write(y, rows, first, inside, at, scale + rows * scale_row, scale_column, GROUPS, R, min_amax, POWERS, SPAN)

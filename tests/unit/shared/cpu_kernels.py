@@ -41,14 +41,17 @@ class CpuKernel:
         self._loaded = load(self.path, self.symbol)
 
     def __call__(self, scalars: Mapping[str, float] | None = None, **arrays: Any) -> int:
-        """Call it on arrays (of bf16 those of their bits) by the names of tensors; what it returns."""
+        """Call it on arrays (of bf16 those of their bits) by the names of tensors; what it returns.
+
+        `scalars` may also have indices of attributes, which are 0 otherwise.
+        """
         arguments = Arguments(
             self.operator,
             {n: a.ctypes.data for n, a in arrays.items()},
             {n: a.shape for n, a in arrays.items()},
             {n: tuple(s // a.itemsize for s in a.strides) for n, a in arrays.items()},
             {s.name: s.sample for s in self.operator.scalars} | dict(scalars or {}),
-            {x.name: 0 for x in self.operator.attributes},
+            {x.name: int((scalars or {}).get(x.name, 0)) for x in self.operator.attributes},
         )
         size = self._loaded.workspace_bytes(arguments)
         workspace = Region(size) if size else None

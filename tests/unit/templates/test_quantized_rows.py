@@ -21,7 +21,7 @@ from places import SHARED
 from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.comparison import compare_stored
-from aot_tune.bench.worker.inputs import fill, layout, scalar_values
+from aot_tune.bench.worker.inputs import attribute_indices, fill, layout, scalar_values
 from aot_tune.bench.worker.loaded_objects import Arguments
 from aot_tune.bench.worker.reference_results import read_truth, write_truth
 from aot_tune.bench.worker.stored_elements import array_dtype, stored_as, values_of
@@ -51,7 +51,7 @@ def wrong(op: Operator, check: Check, kernel: Any, folder: Path) -> str:
         flat.view(np.uint8)[...] = 0xFF
     fill(op, check, {t.name: flats[t.name] for t in op.inputs if t.name in flats}, 3)
     arrays = {n: places[n].array(flat.dtype, flat) for n, flat in flats.items()}
-    assert kernel(scalar_values(op, check), **arrays) == 0
+    assert kernel({**scalar_values(op, check), **attribute_indices(op, check)}, **arrays) == 0
     write_truth(op, check, folder, 3)
     for name, (truth, want) in read_truth(folder).items():
         if not truth.undefined and want.size:
@@ -101,7 +101,8 @@ def on_host(op: Operator, name: str, t: str, q: str, folder: Path, config: Confi
     def call(scalars: Any, **arrays: Any) -> int:
         steps = {n: tuple(s // a.itemsize for s in a.strides) for n, a in arrays.items()}
         data, shapes = {n: a.ctypes.data for n, a in arrays.items()}, {n: a.shape for n, a in arrays.items()}
-        given = Arguments(concrete, data, shapes, steps, scalars, {})
+        attributes = {a.name: int(scalars.get(a.name, 0)) for a in op.attributes}
+        given = Arguments(concrete, data, shapes, steps, scalars, attributes)
         return int(library[f"{rendered.symbol}_launch"](*given.launch(None)))
 
     return call
@@ -154,6 +155,9 @@ def test_zeros_nan_infinities_ties_and_no_elements_are_as_documented(q: str, tmp
     np.testing.assert_array_equal(values, want)
     np.testing.assert_array_equal(scale[:, 0], np.array([0.25 / most, nan, inf, 1, 2], np.float32))
     assert (scale[:, 1] == 7).all()
+    assert kernel({**given, "scales": 1}, x=rows, out=out, scale=scale[:, :1]) == 0
+    above = 2.0**-10 if q == "f8e4m3" else 2.0**-8  # of 0.25 / most
+    np.testing.assert_array_equal(scale[:, 0], np.array([above, nan, inf, 1, 2], np.float32))
     for shape in ((0, 4), (3, 0)):
         empty, scales = np.empty(shape, np.float32), np.empty((shape[0], -(-shape[1] // 4)), np.float32)
         assert kernel(given, x=empty, out=np.empty(shape, np.uint8), scale=scales) == 0
