@@ -1,5 +1,8 @@
 """`aot_tune.torch.patch` on linear layers with weights of 8 bits: which are replaced, and what comes out."""
 
+import importlib.machinery
+import os
+import sys
 from typing import Any
 
 import pytest
@@ -9,6 +12,7 @@ from patched_models import Library, Tensor, near
 from aot_tune.torch import patch
 
 F8 = torch.float8_e4m3fn
+FETCHED = [f for f in os.environ.get("AOT_TUNE_TEST_TRITON_PACKAGES", "").split(os.pathsep) if f]
 EIGHT_BITS = "quantize_rows", "scaled_mm", "int8_mm"
 
 
@@ -90,3 +94,22 @@ def test_layers_that_compute_something_else_are_left(given: dict[str, Any], why:
         assert f"0: {why}" in str(patched)
     with patch(torch.nn.Sequential(Layer(**given)).eval(), Library()) as patched:
         assert "0: the library has no " in str(patched) or "its scales" in why
+
+
+@pytest.mark.skipif(
+    importlib.machinery.PathFinder.find_spec("torchao", [*FETCHED, *sys.path]) is None and not os.environ.get("CI"),
+    reason="for torchao's layers: pip install --no-deps torchao==0.18.0",
+)
+def test_torchaos_layers_with_int8_weights_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*FETCHED, *sys.path])
+    quantization = importlib.import_module("torchao.quantization")
+    layers = torch.nn.Linear(256, 384), torch.nn.ReLU(), torch.nn.Linear(384, 200, bias=False)
+    model, library = torch.nn.Sequential(*layers).bfloat16().eval(), Library(*EIGHT_BITS)
+    quantization.quantize_(model, quantization.Int8WeightOnlyConfig())
+    x = torch.randn(3, 4, 256).bfloat16()
+    with torch.no_grad():
+        want = model(x)
+        with patch(model, library) as patched:
+            near(model(x), want)
+            near(torch.compile(model, fullgraph=True, backend="aot_eager")(x), want)
+    assert [made.served for made in patched.replaced] == [1, 1]
