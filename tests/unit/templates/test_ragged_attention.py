@@ -22,7 +22,7 @@ import pytest
 from bundled import OPERATORS, RENDERER
 from dltensors import tensor_of
 from host_compiler import CUDA, shared_object
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from triton_bundled import declared
 
@@ -151,9 +151,23 @@ KERNELS = (
 )
 
 
-@pytest.fixture(scope="module", params=KERNELS, ids=lambda k: f"{k[0].name}-{k[1]}-{'-'.join(k[2].values())}")
+BUILT: dict[int, Generic] = {}
+
+
+def kernel_of(number: int, folders: pytest.TempPathFactory) -> Generic:
+    if number not in BUILT:
+        BUILT[number] = Generic(*KERNELS[number], folders.mktemp("generic"))
+    return BUILT[number]
+
+
+@pytest.fixture(scope="module", params=range(len(KERNELS)), ids=lambda n: f"{KERNELS[n][0].name}-{KERNELS[n][1]}")
 def kernel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generic:
-    return Generic(*request.param, tmp_path_factory.mktemp("generic"))
+    return kernel_of(request.param, tmp_path_factory)
+
+
+@pytest.fixture(scope="module", params=(0, 1), ids=lambda n: KERNELS[n][0].name)
+def cpu_kernel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generic:
+    return kernel_of(request.param, tmp_path_factory)
 
 
 CALLS: tuple[tuple[Any, Any, Dims, dict[str, Any]], ...] = (
@@ -172,6 +186,22 @@ def test_generic_kernels_are_right(kernel: Generic, causal: str) -> None:
     for number, (queries, keys, dims, options) in enumerate(CALLS):
         call = drawn(kernel.op, number, queries, keys, dims, spare=number % 2 * 3)
         kernel.check(call, options, causal, layout=number % 3, lse=number != 3)
+
+
+LENGTHS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 150)), min_size=1, max_size=5)
+HEADS = st.tuples(st.integers(1, 4), st.integers(1, 3))
+
+
+@pytest.mark.slow
+@settings(max_examples=25)
+@given(LENGTHS, HEADS, st.integers(1, 70), st.integers(0, 40), st.integers(0, 5))
+def test_generic_kernels_for_cpus_are_right_on_any_shape(
+    cpu_kernel: Generic, lengths: list[tuple[int, int]], heads: tuple[int, int], width: int, window: int, seed: int
+) -> None:
+    dims = {"H": heads[0], "HK": heads[1], "D": width, "DV": 1 + width * seed // 3, "PAGE": 1 + 7 * seed}
+    call = drawn(cpu_kernel.op, seed, *zip(*lengths, strict=True), dims, spare=seed)
+    options = {"window": window, "softcap": seed % 3 * 0.7}
+    cpu_kernel.check(call, options, CAUSAL[seed % 2], layout=seed % 3, lse=seed != 4)
 
 
 @pytest.mark.slow
