@@ -59,7 +59,7 @@ operator = Operator(
     expected=shared.EXPECTED,
     regimes=shared.REGIMES,
     workload=shared.workload(128),
-    checks=shared.checks(32, 64, 128),
+    checks=shared.checks("qweight", (200, 1)),
     baselines=shared.baselines(weight),
     kernels=shared.kernels(
         "qweight",

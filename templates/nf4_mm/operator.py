@@ -59,7 +59,7 @@ operator = Operator(
     expected=(K % 64 == 0,),
     regimes=shared.REGIMES,
     workload=shared.workload(64),
-    checks=shared.checks(32, 64, 128),
+    checks=shared.checks("w", (264, 1)),
     baselines=shared.baselines(weight),
     kernels=shared.kernels(
         "w",

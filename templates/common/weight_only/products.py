@@ -96,12 +96,16 @@ def workload(group: int = 0, **layout: Any) -> dict[str, tuple[Problem, ...]]:
     return {"cpu": (layer(1, 1024, 2048, "f32"), layer(16, 1024, 1024, "bf16", "bias")), "cuda": tuple(cuda)}
 
 
-def checks(*groups: int) -> tuple[Problem, ...]:
-    """Other lengths of groups, and sizes beside those of tiles."""
+def checks(weight: str, padded: tuple[int, int]) -> tuple[Problem, ...]:
+    """Groups of other lengths, and layouts; `padded` are strides of a weight with gaps, of N = 192 and K = 512."""
     found = []
-    for group in groups:
+    for group in (32, 64, 128):
         for m, dtype in ((1, "bf16"), (5, "f16"), (37, "bf16")):
             found.append(problem(M=m, N=192, K=4 * group, G=4, dtypes={"T": dtype}))
+    rows, others = {"a": (520, 1), "out": (200, 1), weight: padded}, {"a": (-1024, 2), "out": (-192, 1), "bias": (3,)}
+    for strides, present in ((rows, ()), (others, ("bias",))):
+        for m, dtype in ((3, "f32"), (40, "f32"), (1, "bf16"), (20, "bf16")):
+            found.append(problem(M=m, N=192, K=512, G=4, strides=strides, present=present, dtypes={"T": dtype}))
     return tuple(found)
 
 
