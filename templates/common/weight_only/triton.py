@@ -82,7 +82,7 @@ def multiply(
             scale = tl.load(scales + columns.to(tl.int64) * scales_row + group * scales_column, mask=inside, other=0.0)
         if zeros is not None:
             zero = tl.load(zeros + group * zeros_row + columns // 8, mask=inside, other=0)
-            zero = (((zero >> bits) + less) & 15)[:, None]
+            zero = (((zero >> bits) + less) & 15).to(tl.int32)[:, None]
         first = tl.cast(step, tl.int64)
         if FORMAT == "gptq":
             at = (first // 8 + tl.arange(0, BLOCK_K // 8))[None, :] * weight_row + columns[:, None] * weight_column
