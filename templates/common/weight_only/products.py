@@ -203,6 +203,9 @@ def _triton(weight: str, form: str, scales: str, zeros: str | None) -> Kernel:
             *zeros_dense,
             (K // G) % parameter("BLOCK_K") == 0,
             (M < 2**30) & (N < 2**30) & (K < 2**30),
+            # Places of the weight have 32 bits.
+            (stride(weight, 0) >= 0) & (stride(weight, 1) >= 0),
+            (stride(weight, 0) + stride(weight, 1)) * maximum(N, K) < 2**31,
             M * N * K > 0,
         ),
         worthwhile=(M > 4, parameter("BLOCK_M") < 2 * M),

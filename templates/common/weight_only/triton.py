@@ -83,28 +83,24 @@ def multiply(
         if zeros is not None:
             zero = tl.load(zeros + group * zeros_row + columns // 8, mask=inside, other=0)
             zero = (((zero >> bits) + less) & 15).to(tl.int32)[:, None]
-        first = tl.cast(step, tl.int64)
         if FORMAT == "gptq":
-            at = (first // 8 + tl.arange(0, BLOCK_K // 8))[None, :] * weight_row + columns[:, None] * weight_column
+            at = (step // 8 + tl.arange(0, BLOCK_K // 8))[None, :] * weight_row + columns[:, None] * weight_column
             words = tl.load(weight + at, mask=inside[:, None], other=0)
             codes = ((words[:, :, None] >> nibbles) & 15).reshape(BLOCK_N, BLOCK_K)
             numbers = numbers_of(codes, zero)
         elif FORMAT == "awq":
             eighths = rest // tall * (BLOCK_N // 8) + tl.arange(0, BLOCK_N // 8)
-            at = (first + k)[None, :] * weight_row + eighths[:, None] * weight_column
+            at = (step + k)[None, :] * weight_row + eighths[:, None] * weight_column
             words = tl.load(weight + at, mask=eighths[:, None] * 8 < N, other=0)
             one = tl.arange(0, 8)
             codes = (words[:, None, :] >> (one // 2 * 4 + one % 2 * 16)[None, :, None]) & 15
             numbers = numbers_of(codes.reshape(BLOCK_N, BLOCK_K), zero)
         elif FORMAT == "nf4":
-            at = (
-                columns.to(tl.int64)[:, None] * weight_row
-                + (first // 2 + tl.arange(0, BLOCK_K // 2))[None, :] * weight_column
-            )
+            at = columns[:, None] * weight_row + (step // 2 + tl.arange(0, BLOCK_K // 2))[None, :] * weight_column
             pairs = tl.load(weight + at, mask=inside[:, None], other=0).to(tl.int32)
             numbers = nf4_value(tl.join(pairs >> 4, pairs & 15).reshape(BLOCK_N, BLOCK_K))
         else:
-            at = (first + k)[None, :] * weight_row + columns.to(tl.int64)[:, None] * weight_column
+            at = (step + k)[None, :] * weight_row + columns[:, None] * weight_column
             moved = tl.load(weight + at, mask=inside[:, None], other=0).to(tl.uint8, bitcast=True) ^ 128
             numbers = (moved.to(tl.int32) | 0x4B000000).to(tl.float32, bitcast=True) - 8388736.0
         factor = tl.load(a_at + step, mask=rows[None, :] < M, other=0.0)
