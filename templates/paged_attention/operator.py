@@ -129,9 +129,17 @@ def cuda_workload() -> tuple[Problem, ...]:
     ]
     found += [_batch(b, 16, 1, 8192, 64, 576, 512) for b in (1, 64)]
     found += [_batch(b, 32, 8, n, 16, queries=q) for b, n, q in ((4, 8192, 2048), (8, 16384, 1024))]
-    found += [_batch(b, 32, 8, n, 16, dtypes=("bf16", "f8e4m3")) for b, n in ((1, 32768), (16, 16384), (64, 8192))]
-    found += [_batch(8, 32, 8, 8192, 16, queries=1024, dtypes=("bf16", "f8e4m3"))]
-    return (*found, _batch(16, 32, 8, 16384, 16, dtypes=("f16", "f16")))
+    eight: Any = {"dtypes": ("bf16", "f8e4m3")}
+    found += [_batch(b, 32, 8, n, 16, **eight) for b, n in ((1, 32768), (16, 16384), (64, 8192))]
+    found += [_batch(16, 16, 16, 8192, 16, 64, **eight), _batch(16, 16, 8, 8192, 16, 256, **eight)]
+    found += [_batch(64, 16, 1, 8192, 64, 576, 512, **eight), _batch(8, 32, 8, 8192, 16, queries=1024, **eight)]
+    half: Any = {"dtypes": ("f16", "f16")}
+    for more in ({}, eight, half):
+        found += [_batch(8, 16, h, 4096, 16, d, queries=512, **more) for h, d in ((16, 64), (8, 256))]
+    found += [_batch(16, 32, 8, 16384, 16, **half), _batch(8, 32, 8, 8192, 16, queries=1024, **half)]
+    found += [_batch(16, 16, 16, 8192, 16, 64, **half), _batch(16, 16, 8, 8192, 16, 256, **half)]
+    found += [_batch(64, 16, 1, 8192, 64, 576, 512, **half)]
+    return (*found, _batch(16, 32, 8, 16384, 16, dtypes=("f16", "f8e4m3")))
 
 
 def _checks() -> tuple[Problem, ...]:

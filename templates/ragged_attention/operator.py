@@ -92,7 +92,8 @@ def cuda_workload() -> tuple[Problem, ...]:
     found += [_batch(b, 8, 1, m, m, 128) for b, m in ((4, 8192), (16, 16384))]
     found += [_batch(8, 32, 8, 4096, 16384, 128), _batch(4, 16, 16, 8192, 8192, 192, 128)]
     found += [_batch(16, 12, 12, 8192, 8192, 64, causal=False), _batch(4, 8, 4, 8192, 8192, 256)]
-    return (*found, _batch(8, 32, 8, 8192, 8192, 128, dtype="f16"))
+    found += [_batch(8, 32, 8, 8192, 8192, d, dtype="f16") for d in (64, 128, 256)]
+    return (*found, _batch(4, 16, 16, 8192, 8192, 192, 128, dtype="f16"))
 
 
 CHECKS = tuple(
