@@ -501,10 +501,10 @@ def _no_more_given(
 
 
 def _operators(roots: Sequence[Path], tree: RecordTree) -> dict[str, Operator]:
-    """All operators of the user's own roots, and bundled ones that have records; without such roots, all bundled."""
+    """All operators of the user's own roots, and bundled ones that have records."""
     names = {f.name for f in operator_folders([r for r in roots if r != bundled_templates()])}
     bundled = {f.name for f in operator_folders([r for r in roots if r == bundled_templates()])}
-    wanted = names | (bundled & {d.operator for d in tree.values()} if names else bundled)
+    wanted = names | (bundled & {d.operator for d in tree.values()})
     return {name: operator for name, (_, operator) in load_operators(roots, sorted(wanted), ()).items()}
 
 

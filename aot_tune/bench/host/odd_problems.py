@@ -222,16 +222,15 @@ def _integer_check(
 
 
 def _layouts(operator: Operator, way: Way, dtypes: Mapping[str, str]) -> Iterator[Problem]:
-    base = msgspec.structs.replace(_problem(operator, way, _PLAIN), dtypes=dict(dtypes))
+    base, few = (_legal(operator, way, extents) for extents in (_PLAIN, _FEW))  # first, as strides are of these dims
     many = [t for t in operator.tensors if t.rank > 1]
     optional = tuple(sorted(t.name for t in operator.tensors if t.optional))
-    base = msgspec.structs.replace(base, present=optional)
+    base, few = (msgspec.structs.replace(p, dtypes=dict(dtypes), present=optional) for p in (base, few))
     for tensor in many:
         yield msgspec.structs.replace(base, order={tensor.name: tuple(reversed(range(tensor.rank)))})
     yield msgspec.structs.replace(base, order={t.name: tuple(reversed(range(t.rank))) for t in many})
     yield msgspec.structs.replace(base, strides={t.name: _padded(operator, base, t, 3, 1) for t in many})
     yield msgspec.structs.replace(base, strides={t.name: _padded(operator, base, t, 2, 2) for t in operator.tensors})
-    few = msgspec.structs.replace(_problem(operator, way, _FEW), dtypes=dict(dtypes), present=optional)
     for number in range(2):  # views of half the columns of a wider array, and rows far apart
         apart = {t.name: _apart(operator, few, t, far=(i + number) % 2 == 1) for i, t in enumerate(many)}
         yield msgspec.structs.replace(few, strides=apart)
@@ -244,6 +243,13 @@ def _layouts(operator: Operator, way: Way, dtypes: Mapping[str, str]) -> Iterato
                 strides = tuple(s * factor if a == axis else s for a, s in enumerate(dense))
                 yield msgspec.structs.replace(base, strides={tensor.name: strides})
     yield msgspec.structs.replace(base, alignment={t.name: operator.dtype(base, t).itemsize for t in operator.tensors})
+
+
+def _legal(operator: Operator, way: Way, extents: Sequence[int]) -> Problem:
+    """The problem of these extents, or the nearest one whose dims are legal, if there is one."""
+    problem = _problem(operator, way, extents)
+    about_dims = tuple(r for r in (*extents_exist(operator), *operator.legal) if r.facts() <= set(operator.dims))
+    return _fitted(operator, way, problem, about_dims) or problem
 
 
 def _apart(operator: Operator, problem: Problem, tensor: Tensor, *, far: bool) -> tuple[int, ...]:
