@@ -111,7 +111,7 @@ def _batch(
 ) -> Problem:
     """Sequences with so many queries each, and room for so many keys, three quarters of which they have."""
     width = -(-room // page)
-    sizes = {"B": b, "H": heads, "HK": key_heads, "M": b * queries, "P": b * width, "PAGE": page, "W": width}
+    sizes = {"B": b, "M": b * queries, "H": heads, "HK": key_heads, "P": b * width, "W": width, "PAGE": page}
     chosen = {"causal": "lower_right"} if queries > 1 else {}
     return problem(**sizes, D=d, DV=dv or d, attributes=chosen, dtypes=dict(zip("TC", dtypes, strict=True)))
 
@@ -152,9 +152,9 @@ def _checks() -> tuple[Problem, ...]:
         (2, 2, 64, 5, 256, 256),
         (2, 6, 128, 3, 576, 512),
     ):
-        sizes = {"B": b, "M": m, "PAGE": page, "W": width, "P": b * width + 3, "D": d, "DV": dv}
+        sizes = {"B": b, "M": m, "H": 6, "HK": 2, "P": b * width + 3, "W": width, "PAGE": page, "D": d, "DV": dv}
         for chosen in ({}, {"causal": "lower_right"}):
-            found.append(problem(H=6, HK=2, **sizes, attributes=chosen, present=["lse"]))
+            found.append(problem(**sizes, attributes=chosen, present=["lse"]))
     return tuple(found)
 
 

@@ -83,7 +83,7 @@ def _batch(
     b: int, heads: int, key_heads: int, m: int, n: int, d: int, dv: int = 0, dtype: str = "bf16", causal: bool = True
 ) -> Problem:
     chosen = {"causal": "lower_right"} if causal else {}
-    return problem(B=b, H=heads, HK=key_heads, M=m, N=n, D=d, DV=dv or d, attributes=chosen, dtypes={"T": dtype})
+    return problem(B=b, M=m, H=heads, HK=key_heads, N=n, D=d, DV=dv or d, attributes=chosen, dtypes={"T": dtype})
 
 
 def cuda_workload() -> tuple[Problem, ...]:
@@ -97,7 +97,7 @@ def cuda_workload() -> tuple[Problem, ...]:
 
 
 CHECKS = tuple(
-    problem(B=b, H=6, HK=2, M=m, N=n, D=d, DV=dv, attributes=chosen, present=["lse"])
+    problem(B=b, M=m, H=6, HK=2, N=n, D=d, DV=dv, attributes=chosen, present=["lse"])
     for b, m, n, d, dv in (
         (3, 301, 517, 64, 64),
         (5, 150, 150, 128, 128),
