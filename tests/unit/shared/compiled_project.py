@@ -95,8 +95,12 @@ def planned(
         The folder.
     """
     database = given.pop("database", "")
-    options = {"AOT_TUNE_CACHE_DIR": str(templates.parent / "cache"), **given}
-    asked = {"name": name, "operators": tuple(operators), "database": database, "options": options}
+    options = {
+        "AOT_TUNE_CACHE_DIR": str(templates.parent / "cache"),
+        "AOT_TUNE_OPERATORS": ";".join(operators),
+        **given,
+    }
+    asked = {"name": name, "database": database, "options": options}
     request = Request(prefix="mine", header="mine.h", templates=(str(templates),), **asked)
     write_plan(folder, *make_plan(request, os.environ))
     return folder
