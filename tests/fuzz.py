@@ -236,7 +236,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def prepare(module: ModuleType, device: str = "cpu", ways: Sequence[str] = ("python", "shim")) -> Fuzz:
     """Register a module with the bundled operators in the ways that calls are to take."""
     warnings.filterwarnings("ignore", "Mean of empty slice|Sparse CSR tensor support", category=Warning)
-    operators = {name: operator for name, (_, operator) in load_operators([bundled_templates()]).items()}
+    operators = {
+        name: operator
+        for name, (_, operator) in load_operators([bundled_templates()], sorted(module.operators)).items()
+    }
     for way in ways:
         aot_tune.torch.register(module, f"fuzzed_{way}", shim=way == "shim")
     spaces = {way: getattr(torch.ops, f"fuzzed_{way}") for way in ways}
