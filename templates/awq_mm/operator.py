@@ -7,7 +7,7 @@ from typing import Any
 from aot_tune.spec import Call, IntegerSums, Operator, Tensor, alignment, integers, stride
 
 from ..common.weight_only import products as shared
-from ..common.weight_only.products import G, K, M, N
+from ..common.weight_only.products import G, K, N
 
 BITS = (0, 16, 4, 20, 8, 24, 12, 28)
 """Where a word has the code of each of its eight columns."""
@@ -36,7 +36,6 @@ operator = Operator(
         "bits on, these are columns 0, 2, 4, 6, 1, 3, 5, 7. w = (code - zero) * scale, of group k // (K / G). Scales "
         "have a's dtype."
     ),
-    dims=("M", "N", "K", "G"),
     tensors=(
         shared.A,
         Tensor("qweight", (K, N // 8), "i32", values=integers(-(2**31), 2**31), cold=True),
@@ -46,17 +45,10 @@ operator = Operator(
         shared.OUT,
     ),
     legal=(N % 8 == 0, *shared.GROUPS),
-    dtypes=shared.DTYPES,
-    intermediates="f32",
-    epilogue=shared.EPILOGUE,
     reference=reference,
     exact=IntegerSums(15 * K, thinned="a"),  # codes less zeros are up to 15
-    fold="M",
-    flops=2 * M * N * K,
-    ranges=shared.RANGES,
     values=shared.VALUES,
     expected=shared.EXPECTED,
-    regimes=shared.REGIMES,
     workload=shared.workload(128),
     checks=shared.checks("qweight", (40, 1)),
     baselines=shared.baselines(weight),
@@ -66,7 +58,7 @@ operator = Operator(
         zeros="qzeros",
         width=64,
         step=64,
-        rows=(
+        thin_requires=(
             stride("qweight", 1) == 1,
             stride("scales", 1) == 1,
             stride("scales", 0) % 8 == 0,
@@ -74,4 +66,5 @@ operator = Operator(
             stride("qzeros", 1) == 1,
         ),
     ),
+    **shared.OF_PRODUCTS,
 )

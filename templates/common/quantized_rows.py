@@ -1,4 +1,4 @@
-"""What operators share that write rows in 8 bits: a scale for each group of columns, and values divided by it."""
+"""What operators that write rows in 8 bits share: each group of columns is divided by a scale of its own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WHOLE = 2**30
 """The default of `group`: more columns than a row has, so that each row has one scale."""
 ONE_SCALE: Expr = GROUP >= D
 USUAL: Expr = ONE_SCALE | (GROUP == 64) | (GROUP == 128)
-"""What tuned kernels are for."""
+"""The groups that tuned kernels are for."""
 
 SCALES = Attribute("scales", ("exact", "powers_of_two"))
 OUT = Tensor("out", (R, D), "Q", output=True)
@@ -50,7 +50,7 @@ CHECKS = (
     problem(R=3, D=40008, GROUP=WHOLE),
     problem(R=5, D=264, GROUP=64, **_POWERS),
 )
-"""Rows with one scale, which derived checks rarely have, also of more than registers of a block hold."""
+"""Mostly rows with one scale, which derived checks rarely have; one is too long for the registers of a block."""
 
 OF_QUANTIZED_ROWS: dict[str, Any] = {
     "dims": ("R", "D", "GROUP"),
@@ -74,10 +74,10 @@ OF_QUANTIZED_ROWS: dict[str, Any] = {
 
 DOCUMENTATION = (
     "Each `group` columns of a row share a scale: max(amax, min_amax) / 448 where `out` is f8e4m3, / 127 for i8; "
-    "by default all columns do. With scales=powers_of_two, scales are rounded up to these (UE8M0). out = {y} / scale, "
-    "rounded to nearest, ties to even. Pass `out`: its dtype chooses. `scale` may have any strides: pass it for scales "
-    "in column-major order. A group with NaN has the scale NaN, one with an infinity the scale inf; elements that are "
-    "then NaN are 0 in i8."
+    "by default all columns of a row do. With scales=powers_of_two, scales are rounded up to powers of 2 (UE8M0). "
+    "out = {y} / scale, rounded to nearest, ties to even. Pass `out`: its dtype chooses f8e4m3 or i8. `scale` may have "
+    "any strides: pass it for scales in column-major order. A group with NaN has the scale NaN, one with an infinity "
+    "the scale inf; elements that are then NaN are 0 in i8."
 )
 
 
@@ -140,8 +140,14 @@ def cuda_workload(*widths: int, **more: Any) -> tuple[Problem, ...]:
     return (*found, one(4096, first, 64))
 
 
-def triton_quantized(operator: str, axes: dict[str, int], *, whole: bool) -> tuple[Kernel, ...]:
-    """Kernels by Triton: of whole rows, and of some columns of rows in groups. With `whole`, all have whole rows."""
+def quantized_kernels(operator: str, axes: dict[str, int], *, whole: bool = False) -> tuple[Kernel, ...]:
+    """All kernels of an operator. With `whole`, each needs whole rows, as a norm does."""
+    generic = Kernel("generic", f"{operator}/generic.cpp.j2", generic=True)
+    return generic, *_cuda(operator, axes), *_triton(operator, axes, whole=whole)
+
+
+def _triton(operator: str, axes: dict[str, int], *, whole: bool) -> tuple[Kernel, ...]:
+    """Kernels by Triton: for rows with one scale, and for rows in groups, which are cut into tiles unless `whole`."""
     steps = {"GROUPS": ceildiv(D, GROUP), "scale_row": stride("scale", 0), "scale_column": stride("scale", 1)}
     steps["POWERS"] = attribute("scales")
     row = {"BLOCK_R": maximum(parameter("ELEMENTS") // next_power_of_2(D), 1), "BLOCK_D": next_power_of_2(D)}
@@ -173,7 +179,7 @@ def triton_quantized(operator: str, axes: dict[str, int], *, whole: bool) -> tup
     )
 
 
-def cuda_quantized(operator: str, axes: dict[str, int]) -> tuple[Kernel, ...]:
+def _cuda(operator: str, axes: dict[str, int]) -> tuple[Kernel, ...]:
     """Kernels in CUDA: for any call, and of rows in registers."""
     rows = cuda_kernel(
         operator,

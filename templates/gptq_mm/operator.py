@@ -7,7 +7,7 @@ from typing import Any
 from aot_tune.spec import Attribute, Call, IntegerSums, Operator, Tensor, alignment, integers, stride
 
 from ..common.weight_only import products as shared
-from ..common.weight_only.products import G, K, M, N
+from ..common.weight_only.products import G, K, N
 
 
 def weight(xp: Any, call: Call) -> Any:
@@ -33,10 +33,9 @@ operator = Operator(
         "zeros of 8 columns. w = (code - zero) * scale, of group k // (K / G).\n"
         "checkpoint: `gptq` files store each zero less 1, modulo 16; `gptq_v2` files, and a layer that GPTQModel has "
         "loaded, store it as it is. Scales have a's dtype.\n"
-        "Groups are in order (desc_act=False, a g_idx that rises evenly). For others, take the columns of a, and the "
-        "elements along K, in the order of g_idx first."
+        "Groups must be in order (desc_act=False: g_idx rises evenly). Otherwise sort the columns of a, and the "
+        "elements of w along K, by g_idx first."
     ),
-    dims=("M", "N", "K", "G"),
     tensors=(
         shared.A,
         Tensor("qweight", (K // 8, N), "i32", values=integers(-(2**31), 2**31), cold=True),
@@ -47,17 +46,10 @@ operator = Operator(
     ),
     attributes=(Attribute("checkpoint", ("gptq", "gptq_v2")),),
     legal=(K % 8 == 0, N % 8 == 0, *shared.GROUPS),
-    dtypes=shared.DTYPES,
-    intermediates="f32",
-    epilogue=shared.EPILOGUE,
     reference=reference,
     exact=IntegerSums(15 * K, thinned="a"),  # codes less zeros are up to 15
-    fold="M",
-    flops=2 * M * N * K,
-    ranges=shared.RANGES,
     values=shared.VALUES,
     expected=shared.EXPECTED,
-    regimes=shared.REGIMES,
     workload=shared.workload(128),
     checks=shared.checks("qweight", (200, 1)),
     baselines=shared.baselines(weight),
@@ -67,7 +59,7 @@ operator = Operator(
         zeros="qzeros",
         width=32,
         step=128,
-        rows=(
+        thin_requires=(
             stride("qweight", 1) == 1,
             stride("qweight", 0) % 4 == 0,
             alignment("qweight") >= 16,
@@ -77,4 +69,5 @@ operator = Operator(
             stride("qzeros", 1) == 1,
         ),
     ),
+    **shared.OF_PRODUCTS,
 )

@@ -17,7 +17,7 @@ from aot_tune.spec import (
 )
 
 from ..common.weight_only import products as shared
-from ..common.weight_only.products import K, M, N
+from ..common.weight_only.products import K, N
 
 
 def weight(xp: Any, call: Call) -> Any:
@@ -39,7 +39,6 @@ operator = Operator(
         "w may have any strides. Linear layers keep it as [N, K], as torch._weight_int8pack_mm takes it: pass w.t(), "
         "and for scales of shape [N] scales.view(1, N)."
     ),
-    dims=("M", "N", "K", "G"),
     tensors=(
         shared.A,
         Tensor("w", (K, N), "i8", values=integers(-128, 128), cold=True),
@@ -48,17 +47,10 @@ operator = Operator(
         shared.OUT,
     ),
     legal=shared.GROUPS,
-    dtypes=shared.DTYPES,
-    intermediates="f32",
-    epilogue=shared.EPILOGUE,
     reference=reference,
     exact=IntegerSums(128 * K, thinned="a"),
-    fold="M",
-    flops=2 * M * N * K,
-    ranges=shared.RANGES,
     values={"G": (1, maximum(K // 128, 1))},
     expected=shared.EXPECTED,
-    regimes=shared.REGIMES,
     workload=shared.workload(order={"w": (1, 0)}),
     checks=shared.checks("w", (1, 528)),
     baselines=shared.baselines(weight),
@@ -68,8 +60,9 @@ operator = Operator(
             "int8",
             width=32,
             step=64,
-            rows=(stride("w", 0) == 1, stride("w", 1) % 16 == 0, alignment("w") >= 16),
+            thin_requires=(stride("w", 0) == 1, stride("w", 1) % 16 == 0, alignment("w") >= 16),
         ),
         Kernel("rows", "int8_mm/rows.cpp.j2", requires=(stride("a", 1) == 1, stride("w", 0) == 1)),
     ),
+    **shared.OF_PRODUCTS,
 )

@@ -7,7 +7,7 @@ from typing import Any
 from aot_tune.spec import Call, Operator, Tensor, alignment, integers, maximum, stride, uniform
 
 from ..common.weight_only import products as shared
-from ..common.weight_only.products import G, K, M, N
+from ..common.weight_only.products import G, K, N
 
 VALUES = (
     *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
@@ -35,11 +35,10 @@ operator = Operator(
     name="nf4_mm",
     documentation=(
         "out = a @ w.T + bias, w [N, K] in bitsandbytes' nf4 (quantize_4bit, quant_type nf4), where a byte holds two "
-        "neighbours along K, the first one in its higher bits, and absmax is that of blocks of K / G elements.\n"
+        "neighbours along K, the first one in its higher bits, and absmax has a value for each K / G elements.\n"
         "bitsandbytes keeps both flat: pass weight.view(N, K // 2) and absmax.view(N, K // 64). K must be whole "
         "blocks, of 64 in bitsandbytes. Dequantise a nested absmax (compress_statistics) first."
     ),
-    dims=("M", "N", "K", "G"),
     tensors=(
         shared.A,
         Tensor("w", (N, K // 2), "u8", values=integers(0, 256), cold=True),
@@ -48,16 +47,9 @@ operator = Operator(
         shared.OUT,
     ),
     legal=(*shared.GROUPS, K // maximum(G, 1) % 2 == 0),
-    dtypes=shared.DTYPES,
-    intermediates="f32",
-    epilogue=shared.EPILOGUE,
     reference=reference,
-    fold="M",
-    flops=2 * M * N * K,
-    ranges=shared.RANGES,
     values={"G": (maximum(K // 64, 1),)},
     expected=(K % 64 == 0,),
-    regimes=shared.REGIMES,
     workload=shared.workload(64),
     checks=shared.checks("w", (264, 1)),
     baselines=shared.baselines(weight),
@@ -67,6 +59,7 @@ operator = Operator(
         scales="absmax",
         width=32,
         step=64,
-        rows=(stride("w", 1) == 1, stride("w", 0) % 8 == 0, alignment("w") >= 8),
+        thin_requires=(stride("w", 1) == 1, stride("w", 0) % 8 == 0, alignment("w") >= 8),
     ),
+    **shared.OF_PRODUCTS,
 )

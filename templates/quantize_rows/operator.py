@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aot_tune.spec import Baseline, Call, Kernel, Operator, Tensor
+from aot_tune.spec import Baseline, Call, Operator, Tensor
 
 from ..common.quantized_rows import (
     DOCUMENTATION,
@@ -14,11 +14,10 @@ from ..common.quantized_rows import (
     SCALARS,
     SCALE,
     cpu_workload,
-    cuda_quantized,
     cuda_workload,
     quantized,
+    quantized_kernels,
     torch_quantized,
-    triton_quantized,
 )
 from ..common.row_kernels import D, R
 
@@ -45,10 +44,6 @@ operator = Operator(
     flops=3 * R * D,
     workload={"cpu": cpu_workload(), "cuda": cuda_workload(4096, 7168, 14336)},
     baselines=(Baseline("torch.quantize_rows", "torch", torch_quantize),),
-    kernels=(
-        Kernel("generic", "quantize_rows/generic.cpp.j2", generic=True),
-        *cuda_quantized("quantize_rows", AXES),
-        *triton_quantized("quantize_rows", AXES, whole=False),
-    ),
+    kernels=quantized_kernels("quantize_rows", AXES),
     **OF_QUANTIZED_ROWS,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aot_tune.spec import Baseline, Call, Kernel, Operator, Scalar, Tensor, present, problem
+from aot_tune.spec import Baseline, Call, Operator, Scalar, Tensor, present, problem
 
 from ..common.quantized_rows import (
     CHECKS,
@@ -16,11 +16,10 @@ from ..common.quantized_rows import (
     SCALE,
     WHOLE,
     cpu_workload,
-    cuda_quantized,
     cuda_workload,
     quantized,
+    quantized_kernels,
     torch_quantized,
-    triton_quantized,
 )
 from ..common.row_kernels import D, R
 
@@ -70,10 +69,6 @@ operator = Operator(
         "cuda": (*cuda_workload(4096, 7168, present=["weight"]), *cuda_workload(4096, 8192, present=FUSED)),
     },
     baselines=(Baseline("torch.rms_norm_quantize", "torch", torch_rms_norm_quantize),),
-    kernels=(
-        Kernel("generic", "rms_norm_quantize/generic.cpp.j2", generic=True),
-        *cuda_quantized("rms_norm_quantize", AXES),
-        *triton_quantized("rms_norm_quantize", AXES, whole=True),
-    ),
+    kernels=quantized_kernels("rms_norm_quantize", AXES, whole=True),
     **{**OF_QUANTIZED_ROWS, "checks": (*CHECKS, problem(R=3, D=40008, GROUP=WHOLE, present=FUSED))},
 )

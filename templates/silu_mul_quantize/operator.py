@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aot_tune.spec import Baseline, Call, Kernel, Operator, Tensor
+from aot_tune.spec import Baseline, Call, Operator, Tensor
 from aot_tune.spec.reference import activation
 
 from ..common.quantized_rows import (
@@ -15,11 +15,10 @@ from ..common.quantized_rows import (
     SCALARS,
     SCALE,
     cpu_workload,
-    cuda_quantized,
     cuda_workload,
     quantized,
+    quantized_kernels,
     torch_quantized,
-    triton_quantized,
 )
 from ..common.row_kernels import D, R
 
@@ -46,10 +45,6 @@ operator = Operator(
     flops=8 * R * D,
     workload={"cpu": cpu_workload(), "cuda": cuda_workload(14336, 2048, 18944)},
     baselines=(Baseline("torch.silu_mul_quantize", "torch", torch_silu_mul_quantize),),
-    kernels=(
-        Kernel("generic", "silu_mul_quantize/generic.cpp.j2", generic=True),
-        *cuda_quantized("silu_mul_quantize", AXES),
-        *triton_quantized("silu_mul_quantize", AXES, whole=False),
-    ),
+    kernels=quantized_kernels("silu_mul_quantize", AXES),
     **OF_QUANTIZED_ROWS,
 )

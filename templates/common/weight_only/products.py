@@ -36,17 +36,25 @@ M, N, K, G = dims("M N K G")
 GROUPS: tuple[Expr, ...] = (G >= 1, K % maximum(G, 1) == 0)
 """Groups are equally long."""
 
-DTYPES = {"T": ("f32", "bf16", "f16")}
 VALUES = {"G": (maximum(K // 128, 1),)}
 EXPECTED: tuple[Expr, ...] = (K % 128 == 0,)
-RANGES = {"M": (1, 4096), "N": (1024, 32768), "K": (1024, 32768)}
-REGIMES = {"one row": (M == 1,), "few rows": (M <= 16,), "many rows": (M > 16,)}
-EPILOGUE = Epilogue("out", (AddTensor("bias", (1,)),))
 
 A = Tensor("a", (M, K), "T")
 BIAS = Tensor("bias", (N,), "T", optional=True)
 OUT = Tensor("out", (M, N), "T", output=True)
 SCALES = Tensor("scales", (G, N), "T", values=uniform(0.25, 1.0))
+
+OF_PRODUCTS: dict[str, Any] = {
+    "dims": ("M", "N", "K", "G"),
+    "dtypes": {"T": ("f32", "bf16", "f16")},
+    "intermediates": "f32",
+    "epilogue": Epilogue("out", (AddTensor("bias", (1,)),)),
+    "fold": "M",
+    "flops": 2 * M * N * K,
+    "ranges": {"M": (1, 4096), "N": (1024, 32768), "K": (1024, 32768)},
+    "regimes": {"one row": (M == 1,), "few rows": (M <= 16,), "many rows": (M > 16,)},
+}
+"""Arguments that the operators have in common."""
 
 
 def product(xp: Any, call: Call, weight: Any) -> dict[str, Any]:
@@ -67,7 +75,7 @@ def scaled(numbers: Any, scales: Any, zeros: Any = None) -> Any:
 
 
 def baselines(weight_of: Callable[[Any, Call], Any]) -> tuple[Baseline, ...]:
-    """What the product costs with a weight that was made beforehand, in the dtype of `a`."""
+    """The product alone: the weight was unpacked beforehand, into the dtype of `a`."""
 
     def torch_product(torch: Any, call: Call) -> Callable[[], object]:
         weight = weight_of(torch, call).to(call.a.dtype).t().contiguous().t()  # as linear layers keep it
@@ -85,7 +93,7 @@ def _always(given: Problem) -> bool:
 
 
 def workload(group: int = 0, **layout: Any) -> dict[str, tuple[Problem, ...]]:
-    """Layers of Llama-3-8B and Qwen-2.5-7B in bf16, a part in f16; two small ones on CPUs. Without groups: G is 1."""
+    """Layers of Llama-3-8B and Qwen-2.5-7B in bf16, some in f16; two small ones on CPUs. If `group` is 0, G is 1."""
     layers = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (4608, 3584), (3584, 3584), (3584, 18944))
 
     def layer(m: int, n: int, k: int, dtype: str, *present: str) -> Problem:
@@ -97,7 +105,7 @@ def workload(group: int = 0, **layout: Any) -> dict[str, tuple[Problem, ...]]:
 
 
 def checks(weight: str, padded: tuple[int, int]) -> tuple[Problem, ...]:
-    """Groups of other lengths, and layouts; `padded` are strides of a weight with gaps, of N = 192 and K = 512."""
+    """Groups of several lengths, and other strides. `padded`: the strides of a weight with gaps; N = 192, K = 512."""
     found = []
     for group in (32, 64, 128):
         for m, dtype in ((1, "bf16"), (5, "f16"), (37, "bf16")):
@@ -113,7 +121,7 @@ def kernels(
     weight: str,
     form: str,
     *,
-    rows: tuple[Expr, ...],
+    thin_requires: tuple[Expr, ...],
     width: int,
     step: int,
     scales: str = "scales",
@@ -124,9 +132,9 @@ def kernels(
     Args:
         weight, scales, zeros: names of tensors.
         form: the format's name in templates.
-        rows: what the thin kernel asks of the weight beside.
-        width: columns of one of its blocks.
-        step: elements of K that a warp takes at a time, all of one group.
+        thin_requires: what the thin kernel asks of the weight, its scales and its zeros.
+        width: how many columns of the weight a block of the thin kernel has.
+        step: how many elements along K a warp of the thin kernel takes at a time, all of one group.
     """
     dense: tuple[Expr, ...] = (stride("a", 1) == 1, stride("a", 0) % 8 == 0, alignment("a") >= 16)
     return (
@@ -146,7 +154,7 @@ def kernels(
                 (N < 2**31) & (K < 2**20),
                 (K // G) % step == 0,
                 *dense,
-                *rows,
+                *thin_requires,
             ),
             worthwhile=((parameter("TILES") == 1) | (M > 8),),
             tile={"M": 8 * parameter("TILES"), "N": width, "K": step},
@@ -167,7 +175,7 @@ _LISTED = table(
 
 
 def _triton(weight: str, form: str, scales: str, zeros: str | None) -> Kernel:
-    """By matrix units, of tiles that were made whole numbers (nf4: 16-bit floats); a group's scale comes after."""
+    """By matrix units: tiles become whole numbers (nf4: 16-bit floats); the sums of each step are scaled afterwards."""
     arguments: Mapping[str, Any] = {
         "weight": weight,
         "scales": scales,

@@ -4,7 +4,6 @@
 tensors, with M, the config and the checkpoint in `call.json` beside; writes `<operator>_<number>.out.npy`.
 """
 
-import importlib.util
 import inspect
 import json
 import sys
@@ -17,20 +16,16 @@ from bundled import OPERATORS
 
 from aot_tune.spec import Expr, problem
 from aot_tune.spec.load_operators import bundled_templates
+from aot_tune.triton.installed import load
 
 TYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    spec = importlib.util.spec_from_file_location("kernels", bundled_templates() / "common/weight_only/triton.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
-    sys.modules["kernels"] = module
-    spec.loader.exec_module(module)
+    function: Any = load("common/weight_only/triton.py:multiply", [str(bundled_templates())])
     for name, call in json.loads((folder / "call.json").read_text()).items():
-        run(folder / name, call, module.multiply)
+        run(folder / name, call, function)
 
 
 def run(at: Path, call: dict[str, Any], function: Any) -> None:
