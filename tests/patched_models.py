@@ -93,11 +93,19 @@ class Library(ModuleType):
         return made.to(a.dtype)
 
     def quantize_rows(
-        self, x: Tensor, *, group: int, min_amax: float = 1e-10, out: Tensor, scale: Tensor | None = None
+        self,
+        x: Tensor,
+        *,
+        group: int,
+        min_amax: float = 1e-10,
+        scales: str = "exact",
+        out: Tensor,
+        scale: Tensor | None = None,
     ) -> Any:
         self.calls["quantize_rows"] += 1
         parts = x.float().reshape(len(x), -1, min(group, x.shape[1]))
         made = parts.abs().amax(2).clamp(min=min_amax) / 448
+        made = made if scales == "exact" else made.log2().ceil().exp2()
         out.copy_((parts / made[:, :, None]).reshape(x.shape))
         return out, made if scale is None else scale.copy_(made)
 

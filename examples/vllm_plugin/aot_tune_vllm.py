@@ -40,13 +40,15 @@ def register(kernels=None):
             by_rows = self.is_group_quant or self.use_per_token_if_dynamic
             if self.static or scale_ub is not None or self.num_token_padding is not None or not by_rows:
                 return super().forward_cuda(x, scale, scale_ub)
-            if self.use_ue8m0:  # scales that are powers of two
+            if self.is_group_quant and self.use_ue8m0 is None:  # vLLM decides, by what will read the scales
                 return super().forward_cuda(x, scale, scale_ub)
             out = torch.empty_like(x, dtype=torch.float8_e4m3fn)
             group = self.group_size if self.is_group_quant else x.shape[-1]
-            # vLLM's least scale is 1 / (448 * 512).
             scale = torch.empty(*x.shape[:-1], -(-x.shape[-1] // group), dtype=torch.float32, device=x.device)
             if self.is_group_quant and self.column_major_scales:
                 scale = scale.transpose(-1, -2).contiguous().transpose(-1, -2)
-            ops.quantize_rows.out(x, group=group, min_amax=1 / 512, out=out, scale=scale)
+            # What vLLM takes for the largest magnitude at least, so that its scales are ours.
+            least = 1e-10 if self.is_group_quant else 1 / 512
+            rounded = "powers_of_two" if self.is_group_quant and self.use_ue8m0 else "exact"
+            ops.quantize_rows.out(x, group=group, min_amax=least, scales=rounded, out=out, scale=scale)
             return out, scale

@@ -62,6 +62,7 @@ class QuantizedProduct:
         if columns is None or (columns.shape[0] > 1 and not self._eight):
             self.refused = f"its scales are {list(scale.shape)}, for a weight of {[outer, inner]}"
             return
+        self._form = values.dtype, columns.shape
         self._group = _BLOCK if columns.shape[0] > 1 else inner
         bias = getattr(module, "bias", None)
         stated = (t.dtype for t in (bias, module.weight) if t is not None and t.dtype.itemsize == 2)
@@ -70,9 +71,9 @@ class QuantizedProduct:
         def arguments(rows: int) -> tuple[torch.Tensor | None, ...]:
             x = blank(rows, inner, self._like)
             if not self._eight:
-                return x, values.t(), self._columns(values, scale), bias
+                return x, values.t(), self._scales(columns, outer), bias
             scales = torch.empty(x.shape[0], -(-inner // self._group), device=x.device)
-            return x.to(values.dtype), values.t(), scales, self._columns(values, scale), bias
+            return x.to(values.dtype), values.t(), scales, self._scales(columns, outer), bias
 
         key = (outer, inner, values.dtype, self._like.dtype, values.device, columns.shape, bias is None)
         out = (lambda rows: blank(rows, outer, self._like)) if self._eight else None
@@ -83,29 +84,29 @@ class QuantizedProduct:
             return
         self._product: Callable[..., Any] = library.call(self.operators[-1])
         self._quantize = library.call("quantize_rows") if self._eight else None
-        if not self._computes_the_same(module, parts):
-            self.refused = f"its result is not that of {' and '.join(self.operators)}"
+        self.refused = self._differs(module, values, columns)
 
     def __call__(self, module: Any, x: torch.Tensor) -> torch.Tensor | None:
         """The result, or None if torch must make the call. x is [..., K]."""
         parts, bias = quantized_parts(module), getattr(module, "bias", None)
         if parts is None or parts[0].device != x.device or not fits(module, self._like, x, bias):
             return None
+        columns = _scale_of_columns(*parts)
+        if columns is None or (parts[0].dtype, columns.shape) != self._form:  # changed since the module was patched
+            return None
         outer, inner = parts[0].shape
         if x.dim() == 0 or x.shape[-1] != inner or inner == 0 or not hold(self.rows.steps, x.numel() // inner):
             return None
-        return self._multiply(x.reshape(-1, inner), *parts, bias).view(*x.shape[:-1], outer)
+        return self._multiply(x.reshape(-1, inner), parts[0], columns, bias).view(*x.shape[:-1], outer)
 
-    def _columns(self, values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        """The scales as the product takes them."""
-        columns = _scale_of_columns(values, scale)
-        assert columns is not None  # as when the module was patched
-        return columns.float() if self._eight else columns.to(self._like.dtype).expand(1, values.shape[0])
+    def _scales(self, columns: torch.Tensor, outer: int) -> torch.Tensor:
+        """The scales of columns as the product takes them."""
+        return columns.float() if self._eight else columns.to(self._like.dtype).expand(1, outer)
 
     def _multiply(
-        self, x: torch.Tensor, values: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None
+        self, x: torch.Tensor, values: torch.Tensor, columns: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
-        columns = self._columns(values, scale)
+        columns = self._scales(columns, values.shape[0])
         if self._quantize is None:
             product: torch.Tensor = self._product(x, values.t(), columns, bias)
             return product
@@ -116,17 +117,18 @@ class QuantizedProduct:
         self._product(narrow, values.t(), scales, columns, bias, out=out)
         return out
 
-    def _computes_the_same(self, module: Any, parts: Parts) -> bool:
-        """Whether the module gives these results for rows of several sizes, one of zeros, and small ones."""
-        x = torch.randn(6, parts[0].shape[1], generator=torch.Generator().manual_seed(0))
+    def _differs(self, module: Any, values: torch.Tensor, columns: torch.Tensor) -> str:
+        """How the module's results differ for rows of several sizes, one of them zeros. Empty if they do not."""
+        x = torch.randn(6, values.shape[1], generator=torch.Generator().manual_seed(0))
         x = (x * torch.tensor([1.0, 1e-3, 30.0, 0.0, 1.0, 0.1])[:, None]).to(self._like)
         with evaluated(module):
             try:
                 want = own_forward(module)(module, x)
-            except (RuntimeError, TypeError, ValueError, NotImplementedError):
-                return False
-            got = self._multiply(x, *parts, getattr(module, "bias", None))
+            except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:  # it may want other inputs
+                return f"its forward fails on {list(x.shape)} in {str(x.dtype).removeprefix('torch.')}: {error}"
+            got = self._multiply(x, values, columns, getattr(module, "bias", None))
+        differs = f"its result is not that of {' and '.join(self.operators)}"
         if not isinstance(want, torch.Tensor) or want.shape != got.shape or want.dtype != got.dtype:
-            return False
+            return differs
         apart, size = (want.double() - got.double()).norm(dim=1), want.double().norm(dim=1)
-        return bool((apart <= _APART * size + 1e-6).all())
+        return "" if bool((apart <= _APART * size + 1e-6).all()) else differs

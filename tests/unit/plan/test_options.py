@@ -12,6 +12,12 @@ def test_cmake_wins_over_the_environment() -> None:
     assert (options.mode, options.effort) == ("generic", "quick")
 
 
+def test_operators_are_named_or_all_or_those_of_the_library() -> None:
+    for value, named in (("*", ()), ("gemm; softmax", ("gemm", "softmax")), ("", ())):
+        assert resolve({"AOT_TUNE_OPERATORS": value}, {"AOT_TUNE_OPERATORS": ""}).operators == named
+    assert resolve({"AOT_TUNE_OPERATORS": "*"}, {"AOT_TUNE_OPERATORS": "gemm"}).operators == ()
+
+
 def test_a_misspelt_variable_of_the_environment_is_told() -> None:
     right = {
         "AOT_TUNE_BUDGET": "5",

@@ -74,6 +74,10 @@ def test_layers_that_compute_the_same_are_replaced(dtype: torch.dtype, scales: s
         near(torch.compile(model, fullgraph=True, backend="aot_eager")(x), want)
         assert model(x.float()).dtype == torch.float32  # another dtype than that which was compared
         assert patched.replaced[0].passed == 1
+        kept, model[0].weight_scale = model[0].weight_scale, torch.ones(8)  # of another form
+        with pytest.raises((RuntimeError, IndexError)):  # of its own
+            model(x)
+        model[0].weight_scale = kept
     assert torch.equal(model(x), want)
 
 

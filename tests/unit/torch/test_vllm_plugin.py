@@ -69,6 +69,11 @@ def test_rows_in_8_bits(others: dict[str, Any]) -> None:
         assert (out.dtype, scale.shape) == (torch.float8_e4m3fn, (6, 256 // width))
         near(scale, x.float().reshape(6, -1, width).abs().amax(2) / 448)
         assert width == 256 or scale.stride() == (1, 6)
+        near(
+            layer.forward_cuda(x[:1] * 0)[1], torch.full((1, 256 // width), (1e-10 if width == 128 else 1 / 512) / 448)
+        )
+    _, powers = others["QuantFP8"](**given | {"use_ue8m0": True}, **groups).forward_cuda(x)
+    assert torch.equal(powers.log2(), powers.log2().round())
 
     assert others["QuantFP8"](**given | {"static": True}, **groups).forward_cuda(x) == "vLLM's own"
-    assert others["QuantFP8"](**given | {"use_ue8m0": True}, **groups).forward_cuda(x) == "vLLM's own"
+    assert others["QuantFP8"](**given | {"use_ue8m0": None}, **groups).forward_cuda(x) == "vLLM's own"
