@@ -165,7 +165,7 @@ class IntegerSums:
 
     Args:
         terms: the number of products that are summed in one element: an expression of dims such as `K`.
-        factors: of how many inputs each product has elements, such as two matrices and a scale of each.
+        factors: how many inputs have an element in each product: 2 for two matrices, 4 if each has a scale.
         thinned: the name of the input described above.
         requires: conditions on a call under which all this holds, such as `attribute("activation") == 0`.
     """

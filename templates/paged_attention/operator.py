@@ -84,7 +84,7 @@ def reference(xp: Any, call: Call) -> dict[str, Any]:
 
 
 def _of_torch(call: Call, b: int) -> tuple[Any, Any]:
-    """The same with lengths on the host, which were asked for once, and pages that there are."""
+    """As `keys_of`, of tensors of torch, with no wrong page. Lengths are brought to the host once, not in each call."""
     if not hasattr(call, "on_host"):
         call.on_host = call.seq_lens.tolist()
     keys = call.on_host[b]

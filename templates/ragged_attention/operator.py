@@ -45,7 +45,7 @@ from .triton_kernels import RAGGED_KERNELS
 
 N = dim("N")
 SEEN = minimum(H, HK) * where(N >= M, seen(N), seen(N) // 8)  # rows of keys that are read in tests
-FEWER = where(CAUSAL == 1, N * N // 2, M * N) // maximum(B, 1)  # pairs of them and queries, where keys are fewer
+FEWER = where(CAUSAL == 1, N * N // 2, M * N) // maximum(B, 1)  # `pairs` where there are fewer keys than queries
 
 
 def cu_k(rng: Any, call: Any) -> list[int]:
@@ -67,7 +67,7 @@ def reference(xp: Any, call: Call) -> dict[str, Any]:
 
 
 def _of_torch(call: Call, b: int) -> tuple[Any, Any]:
-    """The same with offsets on the host, which were asked for once."""
+    """As `keys_of`, of tensors of torch. Offsets are brought to the host once, not in each call."""
     if not hasattr(call, "on_host"):
         call.on_host = limits(call.cu_k.tolist(), call.k.shape[0])
     begin, end = call.on_host[b]
@@ -128,10 +128,7 @@ operator = Operator(
     intermediates="f32",
     legal=(HK >= 1,),
     reference=reference,
-    flops=2
-    * H
-    * (D + DV)
-    * where(N >= M, pairs(maximum(N - M, 0)), where(CAUSAL == 1, N * N // 2, M * N) // maximum(B, 1)),
+    flops=2 * H * (D + DV) * where(N >= M, pairs(maximum(N - M, 0)), FEWER),
     ranges={"M": (1, 65536), "N": (64, 131072)},
     values={
         "B": (1, 2, 4, 8, 16, 32, 64),

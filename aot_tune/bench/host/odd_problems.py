@@ -22,7 +22,7 @@ _LONGEST_PADDED = 1021  # also a prime; rows padded by 3 have a pitch with many 
 _BOUNDS = (61, 29, 13, 7, 3, 1)  # for kernels that serve small dims only
 _PITCH = 64
 _MOST_SCALARS = 6
-_OF_EACH_WAY = 3  # the first derived problems, those of long dims, are of each way in which dims follow from others
+_OF_EACH_WAY = 3  # so many derived problems, those of long dims, come in each of `_ways`; others take turns
 _FAR, _FEW = 1 << 16, (3, 5, 2)  # more than integers of 16 bits hold, and few rows, because each takes so much
 _MOST = 28  # for one object, on a device where every launch and answer takes its time
 _MOST_ON_HOST = 40  # where a reference is what takes time
@@ -100,7 +100,7 @@ def _every_check(operator: Operator, requires: Sequence[Expr], special: bool) ->
 def _ways(operator: Operator, requires: tuple[Expr, ...], dtypes: Mapping[str, str]) -> list[Way]:
     """The ways in which dims follow from others for which there are problems, at least one.
 
-    Those that fit because a dim is cut, where others need no cut, are left out.
+    A way that fits only with a shorter dim is left out if another fits with the full one.
     """
     ways = ways_to_follow(operator)
     if len(ways) == 1:

@@ -126,7 +126,7 @@ def agree(name: str, got: Any, want: Any, epsilon: float | None, step: OffBy | N
         name: of the output.
         got, want: arrays of numpy or tensors of torch, of one shape and dtype.
         epsilon: of their dtype, or None for integers and bools. Those must be equal.
-        step: by how much integers may be off the truth. Then two results may be twice as far from each other.
+        step: by how much integers may be off the truth. Two results may then differ by twice as much.
     """
     if epsilon is None:
         near = bool((got == want).all())

@@ -225,8 +225,9 @@ class _Draw:
         before, names = seen_by(operator, self._tensor), [t.name for t in operator.inputs]
         known: dict[str, Any] = {**check.problem.dims, **scalar_values(operator, check), "shape": self._place.shape}
         known |= attribute_values(operator, check)
-        later = {t.name for t in operator.tensors} - set(names[: names.index(self._tensor.name)])
-        return _DrawCall(known, {t.name: partial(self._other, t) for t in before}, frozenset(later))
+        earlier = frozenset(names[: names.index(self._tensor.name)])
+        later = frozenset(t.name for t in operator.tensors if t.name not in earlier)
+        return _DrawCall(known, {t.name: partial(self._other, t) for t in before}, earlier, later)
 
     def _other(self, tensor: Tensor) -> NDArray[Any] | None:
         """An input before this one, as the function sees it."""
@@ -262,7 +263,7 @@ class _Draw:
 
 
 def seen_by(operator: Operator, tensor: Tensor) -> list[Tensor]:
-    """The inputs that an author's function sees when it draws a tensor: of those before it what `reads` names."""
+    """The inputs that an author's function sees when it draws a tensor: all before it, or those of them in `reads`."""
     values, before = tensor.values, operator.inputs[: [t.name for t in operator.inputs].index(tensor.name)]
     if not isinstance(values, Drawn):
         return []
@@ -274,14 +275,19 @@ class _DrawCall:
 
     Args:
         known: dims, scalars, attributes, and the tensor's shape.
-        inputs: functions that draw the inputs before the tensor, by name.
+        inputs: functions that draw the inputs before the tensor that its own function may read, by name.
+        earlier: all inputs before the tensor.
         later: the tensors that are not drawn yet.
     """
 
     def __init__(
-        self, known: Mapping[str, Any], inputs: Mapping[str, Callable[[], NDArray[Any] | None]], later: frozenset[str]
+        self,
+        known: Mapping[str, Any],
+        inputs: Mapping[str, Callable[[], NDArray[Any] | None]],
+        earlier: frozenset[str],
+        later: frozenset[str],
     ) -> None:
-        self._known, self._inputs, self._later = dict(known), inputs, later
+        self._known, self._inputs, self._earlier, self._later = dict(known), inputs, earlier, later
 
     def __getattr__(self, name: str) -> Any:
         if name in self._inputs and name not in self._known:
@@ -293,6 +299,8 @@ class _DrawCall:
             return self._known[name]
         if name in self._later:
             raise AttributeError(f"{name!r} is not drawn yet: declare that tensor before this one")
+        if name in self._earlier:
+            raise AttributeError(f"{name!r} is not in `reads` of this function: add it")
         raise AttributeError(f"the call has no {name!r}; it has {', '.join(sorted({*self._known, *self._inputs}))}")
 
 

@@ -89,7 +89,10 @@ def _rounded(value: Any, bits: int, exact: bool) -> Any:
 
 
 class SequentialSums:
-    """numpy with sums in order; `matmul` sums enough elements so to know the error. `used`: `sum` or `mean` was."""
+    """numpy with sums in order. `used`: whether `sum` or `mean` was called.
+
+    `matmul` computes only some elements in this way, as many as tell the error.
+    """
 
     def __init__(self) -> None:
         self.used = False

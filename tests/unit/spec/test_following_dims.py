@@ -105,3 +105,20 @@ def test_odd_problems_are_of_each_way_that_a_kernel_takes() -> None:
     wide = [c.problem.dims for c in derived_checks(operator, (PER_BLOCK, KA % 4 == 0))]
     assert wide
     assert {d["KA"] % 4 for d in wide} == {0}
+
+
+def test_the_problems_of_long_dims_are_of_every_way() -> None:
+    long = [p for p in (c.problem for c in derived_checks(scaled())) if min(p.dims[d] for d in "MNK") > 64]
+    assert ways_of(long) == dict.fromkeys(WAYS, 3)
+
+
+def test_a_way_that_needs_a_shorter_dim_is_left_out() -> None:
+    """With one scale for a row, blocks fit too, but only up to 128 columns."""
+    found = ways_of([c.problem for c in derived_checks(scaled(), (KA == 1, MA == M))])
+    assert found["row"] > 5 * found["block"]
+
+
+def test_a_stated_problem_keeps_its_way_when_it_is_fitted() -> None:
+    stated = problem(M=20, N=300, K=300, MA=20, KA=1, NB=300)
+    found = [c.problem.dims for c in derived_checks(scaled(checks=(stated,)), (K % 32 == 0,))]
+    assert [d for d in found if d["M"] == 20] == [{**stated.dims, "K": 320}]

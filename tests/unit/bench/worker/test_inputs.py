@@ -10,6 +10,7 @@ import pytest
 from small_operators import make_operator
 
 from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.bench.worker.engine import exchangeable
 from aot_tune.bench.worker.reference_results import logical_inputs
 from aot_tune.database import operator_digest
 from aot_tune.spec import (
@@ -207,6 +208,21 @@ def test_a_call_has_dims_scalars_attributes_shape_and_arrays() -> None:
         seen["query_lens"][0] = 0
     inputs(paged(look), present=["bias"])
     assert seen["bias"].shape == (40,)
+
+
+def test_a_function_sees_only_what_it_says_it_reads() -> None:
+    def seen(op: Operator) -> set[str]:
+        return {t.name for t in op.inputs} - {t.name for t in exchangeable(op, op.inputs)}
+
+    def reading(function: Callable[..., Any]) -> Operator:
+        table = Tensor("block_table", (B, P // B), "i32", values=drawn(function, reads=("pages",)))
+        return paged(tensors=tuple(table if t.name == table.name else t for t in every.tensors))
+
+    every = paged()
+    assert seen(every) == {"query_lens", "seq_lens", "pages", "bias", "block_table"}
+    assert seen(reading(block_table)) == {"query_lens", "seq_lens", "pages", "block_table"}
+    with pytest.raises(ValueError, match="'query_lens' is not in `reads` of this function: add it"):
+        inputs(reading(lambda _rng, call: call.query_lens))
 
 
 def fails(_rng: Any, _call: Any) -> Any:
