@@ -36,15 +36,15 @@ LIVE = where(M % 2 == 0, M, M - M // 16)
 TOUCHED = minimum(LIVE - LIVE // 4, BUSY)
 """Experts that have rows there, as many as when a router chooses evenly."""
 MEAN = where(C % 2 == 0, ceildiv(C, 8), ceildiv(C, 2))
-"""Rows of an expert that has some, in the mean, where each has room for C: rooms are mostly empty."""
+"""Rows of an expert that has some, on average, where each has room for C: rooms are mostly empty."""
 MASKED_ROWS = where(C == 0, 0, BUSY * MEAN)
 
 
 def draw_ends(rng: Any, call: Any) -> Any:
     """Ends of LIVE rows among the experts: TOUCHED have some, by a router that likes some more than others."""
     sizes = 0 * rng.permutation(call.E)
-    live = call.M - call.M % 2 * (call.M // 16)
-    touched = min(live - live // 4, call.E - call.E // 8 * (call.E % 8 == 0))
+    extents = {"M": call.M, "E": call.E}
+    live, touched = LIVE.evaluate(extents), TOUCHED.evaluate(extents)
     if touched:
         shares = rng.standard_exponential(touched)
         sizes[rng.permutation(call.E)[:touched]] = 1 + rng.multinomial(live - touched, shares / shares.sum())
@@ -52,10 +52,9 @@ def draw_ends(rng: Any, call: Any) -> Any:
 
 
 def draw_counts(rng: Any, call: Any) -> Any:
-    """Rows of each expert, MEAN in the mean of those that have some, and less than twice as many."""
+    """Rows of each expert: MEAN on average where there are some, and always less than twice MEAN."""
     counts = 0 * rng.permutation(call.E)
-    busy = call.E - call.E // 8 * (call.E % 8 == 0)
-    mean = -(-call.C // (2 if call.C % 2 else 8))
+    busy, mean = BUSY.evaluate({"E": call.E}), MEAN.evaluate({"C": call.C})
     if busy and mean:
         more = rng.integers(-(mean - 1), mean, busy // 2)
         counts[rng.permutation(call.E)[:busy]] = [*(mean + more), *(mean - more), *[mean] * (busy % 2)]
@@ -93,7 +92,7 @@ def rows_of_none(call: Call) -> Any:
 
 
 def torch_loop(torch: Any, call: Call) -> Callable[[], object]:
-    """A product for each expert that has rows. Where its rows are is read beforehand."""
+    """A product for each expert that has rows. The ends or counts are read beforehand."""
     products = [(call.a[r], call.b[e], call.out[r]) for e, r in enumerate(rows_of(call)) if len(call.a[r])]
     rest = rows_of_none(call)
 
@@ -106,7 +105,7 @@ def torch_loop(torch: Any, call: Call) -> Callable[[], object]:
 
 
 def torch_grouped(torch: Any, call: Call) -> Callable[[], object]:
-    """torch's grouped product. It has no `.out` form: the result is copied where that is looked at, not when timed."""
+    """torch's grouped product. It has no `.out` form: its result is copied to `out`, but not in what is timed."""
     rest = rows_of_none(call)
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Products of groups of rows, each by the matrix of its expert. Where the rows of experts are is read by the kernel."""
+"""Products of groups of rows, each by the matrix of its expert. The kernel itself reads the ends or counts."""
 
 import triton
 import triton.language as tl

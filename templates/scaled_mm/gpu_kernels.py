@@ -50,6 +50,12 @@ _TMA: tuple[Expr, ...] = (
 """What tensor descriptors ask of addresses and strides."""
 _TMA_OUT: tuple[Expr, ...] = (stride("out", 0) % 8 == 0, stride("out", 0) > 0, N % 8 == 0, alignment("out") >= 16)
 
+_BLOCKS_OF_ROWS: tuple[Expr, ...] = (
+    M % 4 == 0,  # by descriptors, as the factors
+    (stride("scale_a", 0) == 1) & ((KA == 1) | (stride("scale_a", 1) == M)),
+)
+"""How CUTLASS and cuBLASLt want a's scales of blocks: those of rows beside each other."""
+
 _SCALES: dict[str, KernelArgument] = {
     "a_row": where(MA == 1, 0, stride("scale_a", 0)),
     "a_block": stride("scale_a", 1),
@@ -181,8 +187,7 @@ CUTLASS = (
         "_blocks",
         table(_CUTLASS_CONFIG, (128, 128, 2, 1, "Cooperative", True), (64, 128, 1, 1, "Pingpong", True)),
         BLOCKS,
-        M % 4 == 0,  # by descriptors, as the factors
-        (stride("scale_a", 0) == 1) & ((KA == 1) | (stride("scale_a", 1) == M)),
+        *_BLOCKS_OF_ROWS,
         (stride("scale_b", 0) == 1) & ((NB == 1) | (stride("scale_b", 1) == KA)),
     ),
 )
@@ -198,8 +203,7 @@ _CUBLASLT: dict[str, tuple[Expr, ...]] = {
     "_rows": (LINES, MA == M, NB == N, stride("scale_a", 0) == 1, stride("scale_b", 1) == 1),
     "_blocks": (
         BLOCKS,
-        M % 4 == 0,
-        (stride("scale_a", 0) == 1) & ((KA == 1) | (stride("scale_a", 1) == M)),
+        *_BLOCKS_OF_ROWS,
         (stride("scale_b", 0) == 1) & ((NB == 1) | (stride("scale_b", 1) == ceildiv(KA, 4) * 4)),
     ),
 }

@@ -23,15 +23,14 @@ from aot_tune.spec import (
     uniform,
 )
 
-from .gpu_kernels import GPU_KERNELS
+from .gpu_kernels import BLOCKS, GPU_KERNELS
 
 M, N, K, MA, KA, NB = dims("M N K MA KA NB")
 
-BY_BLOCKS = (MA == M) & (ceildiv(K, 128) == KA) & (ceildiv(N, 128) == NB)
 BY_LINES = (KA == 1) & ((MA == 1) | (MA == M)) & ((NB == 1) | (NB == N))
 
 Layers = tuple[tuple[int, int], ...]
-"""Columns of the result and length of the sums."""
+"""N and K of each."""
 LLAMA_8B: Layers = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
 LLAMA_70B: Layers = ((10240, 8192), (8192, 8192), (57344, 8192), (8192, 28672))
 QWEN_7B: Layers = ((4608, 3584), (3584, 3584), (37888, 3584), (3584, 18944))
@@ -77,7 +76,7 @@ def torch_has(given: Problem) -> bool:
     blocks = {"b": (1, 0), "scale_a": (1, 0), "scale_b": (1, 0)}
     if given.strides or dims["K"] % 16 or dims["N"] % 16 or given.order.get("b") != blocks["b"]:
         return False
-    if BY_BLOCKS.evaluate(dims):  # K blocks are padded to a multiple of 4
+    if BLOCKS.evaluate(dims):  # K blocks are padded to a multiple of 4
         return dict(given.order) == blocks and dims["KA"] % 4 == 0
     whole = dims["MA"] == 1 and dims["NB"] == 1
     lines = dims["MA"] == dims["M"] and dims["NB"] == dims["N"] and given.dtypes.get("T", "bf16") == "bf16"
@@ -121,7 +120,7 @@ operator = Operator(
     ),
     dtypes={"T": ("bf16", "f16")},
     intermediates="f32",
-    legal=(BY_LINES | BY_BLOCKS,),
+    legal=(BY_LINES | BLOCKS,),
     epilogue=Epilogue("out", (AddTensor("bias", (1,)),)),
     reference=reference,
     exact=IntegerSums(K, thinned="b", factors=4),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import itertools
 import math
@@ -15,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bundled import OPERATORS, RENDERER
+from bundled import OPERATORS
 from cpu_kernels import TARGETS, CpuKernel
-from host_compiler import CUDA, shared_object
+from cuda_kernels import CudaKernel
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from places import SHARED
@@ -26,10 +25,8 @@ from triton_bundled import HOPPER, bundled
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.engine import exchangeable
 from aot_tune.bench.worker.inputs import call_of, fill, layout
-from aot_tune.bench.worker.loaded_objects import Arguments
 from aot_tune.bench.worker.stored_elements import array_dtype, stored_as, values_of
 from aot_tune.compile.device_targets import CUDA_TARGETS
-from aot_tune.render import candidate_for
 from aot_tune.render.triton.specialize import guards, plain_pins, specialized_pins
 from aot_tune.spec import Operator, Problem, all_of, dtype, problem
 from aot_tune.spec.load_operators import bundled_templates
@@ -94,29 +91,6 @@ def generic(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Launch]:
     }
 
 
-def on_stand_in(folder: Path, name: str, stored: str) -> Launch:
-    op = OPERATORS[name]
-    target = next(t for t in CUDA_TARGETS if t.name == "cuda-sm_80")
-    candidate = candidate_for(op, op.kernel("cuda_generic"), {}, target, None, {"T": stored})
-    rendered = RENDERER.render(op, candidate, target)
-    source = folder / f"{name}.cpp"
-    source.write_text('#include "warps.h"\n' + rendered.source)
-    library = ctypes.CDLL(str(shared_object(source, *CUDA)))
-
-    def launch(**arrays: Any) -> int:
-        arguments = Arguments(
-            op.concrete({"T": stored}),
-            {n: a.ctypes.data for n, a in arrays.items()},
-            {n: a.shape for n, a in arrays.items()},
-            {n: tuple(s // a.itemsize for s in a.strides) for n, a in arrays.items()},
-            {},
-            {},
-        )
-        return int(library[f"{rendered.symbol}_launch"](*arguments.launch(None)))
-
-    return launch
-
-
 SHAPES = ((0, 3, 5, 7), (1, 1, 1, 1), (77, 5, 70, 150), (40, 16, 200, 260), (33, 3, 130, 0), (9, 0, 8, 8))
 
 
@@ -153,7 +127,8 @@ def test_ends_that_fall_or_lie_beyond_mean_what_is_documented(generic: Mapping[s
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "stored"), [FORMS[0], FORMS[3]])
 def test_cuda_results_are_those_of_the_definition(tmp_path: Path, name: str, stored: str) -> None:
-    launch = on_stand_in(tmp_path, name, stored)
+    sm_80 = next(t for t in CUDA_TARGETS if t.name == "cuda-sm_80")
+    launch = CudaKernel(tmp_path, OPERATORS[name], "cuda_generic", sm_80, dtypes={"T": stored})
     for shape in ((1, 1, 1, 1), (77, 5, 70, 40), (20, 8, 130, 150), (5, 2, 3, 0)):
         for order in ({}, {"b": (0, 2, 1)}):
             compare(OPERATORS[name], given_problem(name, stored, *shape, order=order), launch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import os
 import subprocess
@@ -13,20 +12,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bundled import OPERATORS, RENDERER
+from bundled import OPERATORS
 from cpu_kernels import TARGETS, CpuKernel
-from host_compiler import CUDA, shared_object
+from cuda_kernels import CudaKernel
 from places import SHARED
 
 from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.comparison import compare_stored
 from aot_tune.bench.worker.inputs import attribute_indices, fill, layout, scalar_values
-from aot_tune.bench.worker.loaded_objects import Arguments
 from aot_tune.bench.worker.reference_results import read_truth, write_truth
 from aot_tune.bench.worker.stored_elements import array_dtype, stored_as, values_of
 from aot_tune.compile import target_by_name
-from aot_tune.render import candidate_for
 from aot_tune.spec import DTYPES, Config, Expr, Operator, dims, dtype_index
 from aot_tune.spec.load_operators import bundled_templates
 
@@ -89,23 +86,9 @@ def test_generic_kernels_are_right_on_all_that_a_build_verifies(name: str, t: st
     right(op, given, kernel, t, tmp_path)
 
 
-def on_host(op: Operator, name: str, t: str, q: str, folder: Path, config: Config | None = None) -> Any:
-    """A CUDA kernel as a function of numpy's arrays."""
-    target = target_by_name("cuda-sm_90a")
-    candidate = candidate_for(op, op.kernel(name), dict(config or {}), target, dtypes={"T": t, "Q": q})
-    rendered = RENDERER.render(op, candidate, target)
-    (folder / "kernel.cpp").write_text('#include "cuda_fp8.h"\n#include "warps.h"\n' + rendered.source)
-    library = ctypes.CDLL(str(shared_object(folder / "kernel.cpp", *CUDA)))
-    concrete = op.concrete({"T": t, "Q": q})
-
-    def call(scalars: Any, **arrays: Any) -> int:
-        steps = {n: tuple(s // a.itemsize for s in a.strides) for n, a in arrays.items()}
-        data, shapes = {n: a.ctypes.data for n, a in arrays.items()}, {n: a.shape for n, a in arrays.items()}
-        attributes = {a.name: int(scalars.get(a.name, 0)) for a in op.attributes}
-        given = Arguments(concrete, data, shapes, steps, scalars, attributes)
-        return int(library[f"{rendered.symbol}_launch"](*given.launch(None)))
-
-    return call
+def on_host(op: Operator, name: str, t: str, q: str, folder: Path, config: Config | None = None) -> CudaKernel:
+    before = '#include "cuda_fp8.h"\n#include "warps.h"\n'
+    return CudaKernel(folder, op, name, target_by_name("cuda-sm_90a"), config, {"T": t, "Q": q}, before)
 
 
 @pytest.mark.parametrize(("name", "t", "q"), [(n, *OF_DTYPES[i]) for i, n in enumerate(NAMES)])

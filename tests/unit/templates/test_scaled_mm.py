@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +11,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from bundled import OPERATORS, RENDERER
+from bundled import OPERATORS
 from cpu_kernels import TARGETS, CpuKernel
+from cuda_kernels import CudaKernel
 from forked import answer
-from host_compiler import CUDA, shared_object
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stand_ins import with_cublaslt
@@ -27,11 +26,9 @@ from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.protocol.messages import InterpreterRequest
 from aot_tune.bench.worker.comparison import compare_stored
 from aot_tune.bench.worker.inputs import fill, layout, scalar_values
-from aot_tune.bench.worker.loaded_objects import Arguments
 from aot_tune.bench.worker.reference_results import read_truth, write_truth
 from aot_tune.bench.worker.stored_elements import array_dtype, values_of
 from aot_tune.compile import target_by_name
-from aot_tune.render import candidate_for
 from aot_tune.spec import Config, Kernel, all_of, dims, dtype_index, problem
 from aot_tune.spec.calls import check_call
 from aot_tune.spec.load_operators import bundled_templates
@@ -136,26 +133,11 @@ inline __half2_raw __nv_cvt_fp8x2_to_halfraw2(uint16_t two, int) {
 """
 
 
-def on_host(folder: Path, name: str, dtype: str, config: Config) -> Launch:
-    """A CUDA kernel as a function of numpy's arrays."""
-    rendered = RENDERER.render(OP, candidate_for(OP, OP.kernel(name), config, HOPPER, None, {"T": dtype}), HOPPER)
-    (folder / "kernel.cpp").write_text(ON_HOST + rendered.source)
-    library = ctypes.CDLL(str(shared_object(folder / "kernel.cpp", *CUDA)))
-
-    def call(scalars: Any, **arrays: Any) -> int:
-        steps = {n: tuple(s // a.itemsize for s in a.strides) for n, a in arrays.items()}
-        data, shapes = {n: a.ctypes.data for n, a in arrays.items()}, {n: a.shape for n, a in arrays.items()}
-        arguments = Arguments(OP.concrete({"T": dtype}), data, shapes, steps, scalars, {})
-        return int(library[f"{rendered.symbol}_launch"](*arguments.launch(None)))
-
-    return call
-
-
 @pytest.mark.parametrize(
     ("name", "dtype", "config"), [("cuda_generic", "f16", {}), ("cuda_thin", "bf16", {"WN": 2, "WK": 4})]
 )
 def test_the_cuda_kernels_are_right(name: str, dtype: str, config: Config, tmp_path: Path) -> None:
-    kernel = on_host(tmp_path, name, dtype, config)
+    kernel = CudaKernel(tmp_path, OP, name, HOPPER, config, {"T": dtype}, ON_HOST)
     every = checks(OP.kernel(name), dtype, 14)
     faults = [wrong(check, kernel, tmp_path / str(i)) for i, check in enumerate(every)]
     assert not any(faults), list(filter(None, faults))
