@@ -20,7 +20,7 @@ from aot_tune.spec.calls import (
 from aot_tune.spec.dtypes import DTYPES, DType, dtype
 from aot_tune.spec.fragment_programs import check_fragments
 from aot_tune.spec.fragments import Activate, AddTensor
-from aot_tune.spec.generators import Generator, IntegerSums, check_values
+from aot_tune.spec.generators import Drawn, Generator, IntegerSums, check_values
 from aot_tune.spec.kernel import Kernel, check_guard_parameters
 from aot_tune.spec.names import check_among, check_identifier, check_several
 from aot_tune.spec.operator_fields import OperatorFields
@@ -256,7 +256,11 @@ def _check_scalars(op: OperatorFields, where: str) -> None:
 
 
 def _check_inputs(op: OperatorFields, where: str) -> None:
+    before: list[str] = []
     for tensor in op.inputs:
+        for name in (isinstance(tensor.values, Drawn) and tensor.values.reads) or ():
+            check_among(name, before, f"{where}: values of tensor {tensor.name!r}: no input before it is {name!r}")
+        before.append(tensor.name)
         for name in op.dtypes.get(tensor.dtype_name, (tensor.dtype_name,)):
             what = f"{where}: values of tensor {tensor.name!r}"
             check_values(tensor.values, dtype(name), op.dims, what)

@@ -106,8 +106,8 @@ operator = Operator(
     documentation="out = (a * scales of a) @ (b * scales of b) + bias. Scales are [1, 1] for a whole factor, [M, 1] "
     "and [1, N] for rows of a and columns of b, or, rounded up, [M, K/128] and [K/128, N/128] for blocks of 1 x 128 "
     "and of 128 x 128; they may have any order. Where shapes are of two of these (K up to 128, or N = 1), both mean "
-    "the same. On matrix units at most 128 products are summed before f32, as by torch._scaled_mm without "
-    "use_fast_accum. A NaN in a or b makes its row or column NaN; f8e4m3 has no infinities. The fast kernels want "
+    "the same. Matrix units add up to 128 products with fewer bits; such sums are added in f32, as by torch._scaled_mm "
+    "without use_fast_accum. A NaN in a or b makes its row or column NaN; f8e4m3 has no infinities. Fast kernels want "
     "b by columns, as b = weight.t(), and K % 16 == 0; for many rows also N % 8 == 0.",
     dims=("M", "N", "K", "MA", "KA", "NB"),
     tensors=(

@@ -15,6 +15,7 @@ from aot_tune.spec import (
     attribute,
     dim,
     dims,
+    drawn,
     from_file,
     integers,
     normal,
@@ -222,3 +223,14 @@ def test_values_are_part_of_what_is_promised_and_ways_to_verify_are_not() -> Non
     assert len({operator_digest(op) for op in different}) == len(different)
     assert operator_digest(drawing()) == operator_digest(drawing(exact=IntegerSums(N, thinned="w")))
     assert operator_digest(drawing()) == operator_digest(drawing(folder="/somewhere"))
+
+
+def test_a_function_that_draws_reads_inputs_before_its_own() -> None:
+    def made(*reads: str) -> Operator:
+        tensors = Tensor("x", (M,)), Tensor("n", (M,), "i32", values=drawn(lambda rng, call: None, reads=reads))
+        return make_operator(extents="M", tensors=(*tensors, Tensor("y", (M,), output=True)))
+
+    assert made("x").inputs[1].values.reads == ("x",)  # type: ignore[union-attr]
+    for name in ("X", "n"):
+        with pytest.raises(SpecError, match=f"'n': no input before it is '{name}'\n  fix: .*'?x'?"):
+            made(name)
