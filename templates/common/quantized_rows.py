@@ -122,21 +122,24 @@ def cpu_workload(**more: Any) -> tuple[Problem, ...]:
     return problem(R=1, D=4096, GROUP=WHOLE, **more), problem(R=64, D=4096, GROUP=128, **more)
 
 
-def cuda_workload(*widths: int, **more: Any) -> tuple[Problem, ...]:
-    """Rows of these widths in bf16 to f8, whole and in groups of 128; of the first also to i8, and from f16 and f32."""
-    rows = (1, 16, 256, 4096, 16384)
+def cuda_workload(*widths: int, forms: bool = True, **more: Any) -> tuple[Problem, ...]:
+    """Rows of these widths in bf16 to f8, whole and in groups of 128; with `forms`, of the first also to i8, from f16
+    and f32, with scales by columns, as DeepGEMM reads them, and in groups of 64."""
+    rows = (1, 64, 1024, 16384)
 
     def one(r: int, d: int, group: int, t: str = "bf16", q: str = "f8e4m3", **how: Any) -> Problem:
         # Dtypes that are the defaults anyway are left out.
         dtypes = {v: given for v, given, usual in (("T", t, "bf16"), ("Q", q, "f8e4m3")) if given != usual}
         return problem(R=r, D=d, GROUP=group, dtypes=dtypes, **more, **how)
 
-    first = widths[0]
     found = [one(r, d, group) for d in widths for group in (WHOLE, 128) for r in rows]
-    found += [one(r, first, group, q="i8") for group in (WHOLE, 128) for r in (1, 256, 16384)]
-    found += [one(r, first, group, t=t) for t in ("f16", "f32") for group in (WHOLE, 128) for r in (16, 4096)]
-    # DeepGEMM reads scales by columns.
-    found += [one(r, first, 128, order={"scale": (1, 0)}) for r in (16, 4096)]
+    if not forms:
+        return tuple(found)
+    first = widths[0]
+    found += [one(r, first, group, q="i8") for group in (WHOLE, 128) for r in (64, 16384)]
+    found += [one(r, first, group, t="f32") for group in (WHOLE, 128) for r in (64, 4096)]
+    found += [one(4096, first, group, t="f16") for group in (WHOLE, 128)]
+    found += [one(r, first, 128, order={"scale": (1, 0)}) for r in (64, 4096)]
     return (*found, one(4096, first, 64))
 
 

@@ -73,7 +73,7 @@ def keys_of(xp: Any, call: Call, b: int) -> tuple[Any, Any]:
     """Keys and values of a sequence, gathered from its pages."""
     pages, size = call.k_pages.shape[:2]
     keys = min(max(int(call.seq_lens[b]), 0), size * call.page_table.shape[1])
-    used = [min(max(int(page), 0), pages - 1) for page in call.page_table[b][: -(-keys // size)]]
+    used = xp.clip(call.page_table[b][: -(-keys // size)], 0, pages - 1)
     k, v = (xp.reshape(t[used], (len(used) * size, *t.shape[2:]))[:keys] for t in (call.k_pages, call.v_pages))
     return k, v
 

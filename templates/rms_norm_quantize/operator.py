@@ -66,7 +66,10 @@ operator = Operator(
     flops=7 * R * D + present("residual") * R * D,
     workload={
         "cpu": cpu_workload(present=FUSED),
-        "cuda": (*cuda_workload(4096, 7168, present=["weight"]), *cuda_workload(4096, 8192, present=FUSED)),
+        "cuda": (
+            *cuda_workload(4096, 7168, present=["weight"], forms=False),
+            *cuda_workload(4096, 8192, present=FUSED),
+        ),
     },
     baselines=(Baseline("torch.rms_norm_quantize", "torch", torch_rms_norm_quantize),),
     kernels=quantized_kernels("rms_norm_quantize", AXES, whole=True),

@@ -96,7 +96,8 @@ def cuda_workload() -> tuple[Problem, ...]:
     layers += [layer(m, n, k, "row") for m in (16, 2048) for n, k in LLAMA_70B]
     layers += [layer(m, n, k, "tensor") for m in (1, 16, 1024) for n, k in QWEN_7B]
     layers += [layer(m, 4608, 3584, "row", "bias") for m in (16, 1024)]
-    layers += [layer(m, n, k, "block") for m in (1, 16, 64, 128, 1024, 4096) for n, k in DEEPSEEK_V3]
+    layers += [layer(m, n, k, "block") for m in (16, 128, 4096) for n, k in DEEPSEEK_V3]
+    layers += [layer(m, n, k, "block") for m in (1, 64, 1024) for n, k in DEEPSEEK_V3[1::3]]
     layers += [layer(m, 4096, 4096, scales, dtype="f16") for m in (16, 1024) for scales in ("row", "block")]
     return tuple(layers)
 
