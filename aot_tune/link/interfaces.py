@@ -380,7 +380,12 @@ def _tables(op: Operator) -> str:
     bound = {source.tensor for source in bound_dims(op).values()}
     fields.append(hex(_bits(t.name in bound for t in op.tensors)))
     fields.append(hex(_bits(name in dims_beside_inputs(op) for name in op.dims)))
-    return "\n".join([*lines, "", _shape(op), "", f"constexpr OperatorInfo kOperator = {braced([*fields, 'shape'])};"])
+    fields.append("shape")
+    functions = [_shape(op), ""]
+    if any(t.below is not None for t in op.tensors):
+        fields.append("below")
+        functions += [_below(op), ""]
+    return "\n".join([*lines, "", *functions, f"constexpr OperatorInfo kOperator = {braced(fields)};"])
 
 
 def _bits(flags: Iterable[bool]) -> int:
@@ -419,6 +424,17 @@ def _scalar(op: Operator, scalar: Scalar) -> str:
     least = [] if scalar.least is None else [repr(float(scalar.least))]
     kind = f"ScalarInfo::k{scalar.dtype_name.capitalize()}"
     return braced([f'"{scalar.name}"', kind, value, required, binds, *least])
+
+
+def _below(op: Operator) -> str:
+    position = {d: i for i, d in enumerate(op.dims)}
+    lines = ["inline int64_t below(int tensor, const int64_t* dims) {", "  bool undefined_ = false;"]
+    for i, tensor in enumerate(op.tensors):
+        if tensor.below is not None:
+            value = checked_cpp(tensor.below, lambda fact: f"dims[{position[fact]}]")
+            lines += [f"  if (tensor == {i}) {{", f"    const int64_t most = {value};"]
+            lines += ["    return undefined_ ? kNoExtent : most;", "  }"]
+    return "\n".join([*lines, "  (void)undefined_;", "  return kNoExtent;", "}"])
 
 
 def _shape(op: Operator) -> str:

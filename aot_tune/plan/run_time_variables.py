@@ -38,7 +38,8 @@ RUN_TIME_VARIABLES = (
         "AOT_TUNE_CHECK",
         "`first`: the first call of each variant is compared with the generic variant, within twice the operator's "
         "tolerance; `100`: every hundredth. If they differ, one line on stderr tells, and from then on the generic "
-        "variant serves in place of that variant. Calls in a CUDA graph's capture are not compared",
+        "variant serves in place of that variant. A number of an input that is out of the range that the operator "
+        "declares, such as a page that there is not, is an error. Calls in a CUDA graph's capture are not compared",
     ),
     RunTimeVariable(
         "AOT_TUNE_TRACE",

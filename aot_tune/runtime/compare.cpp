@@ -334,6 +334,40 @@ bool OtherResults::restore(const DLTensor* const* passed, const View* views) noe
   return done;
 }
 
+int32_t check_numbers(const OperatorInfo& op, const Backend& backend, void* stream,
+                      const DLTensor* const* passed, const View* views, const int64_t* dims) noexcept {
+  int32_t status = AOT_TUNE_OK;
+  for (int i = 0; op.below != nullptr && i < op.tensor_count && status == AOT_TUNE_OK; ++i) {
+    const int64_t below = op.below(i, dims);
+    if (below == kNoExtent || passed[i] == nullptr || views[i].empty) continue;
+    const View& view = views[i];
+    const size_t size = view.high - view.low;
+    const auto first = reinterpret_cast<uintptr_t>(view.tensor.data) - view.low;
+    const char* numbers = reinterpret_cast<const char*>(view.low);
+    char* const memory = backend.copy != nullptr ? static_cast<char*>(std::malloc(size)) : nullptr;
+    if (backend.copy != nullptr) {
+      if (memory == nullptr || backend.copy(memory, numbers, size, stream) != 0)
+        status = fail(AOT_TUNE_ERROR_MEMORY, "%s: %s could not be copied for %s", op.name, op.tensors[i].name,
+                      kVariable);
+      numbers = memory;
+    }
+    for_each_element(view, [&](const int64_t* index, int64_t offset) {
+      if (status != AOT_TUNE_OK) return false;
+      const double number = value_at(numbers + first + offset, view.tensor.dtype);
+      if (number >= 0 && number < static_cast<double>(below)) return true;
+      char where[100];
+      Text text(where, sizeof where);
+      for (int axis = 0; axis < view.tensor.ndim; ++axis)
+        text.add("%s%lld", axis > 0 ? ", " : "", static_cast<long long>(index[axis]));
+      status = fail(AOT_TUNE_ERROR_VALUE, "%s: %s[%s] is %.0f, wanted 0 to %lld (%s)", op.name,
+                    op.tensors[i].name, where, number, static_cast<long long>(below - 1), kVariable);
+      return false;
+    });
+    std::free(memory);
+  }
+  return status;
+}
+
 void tell_difference(const FactsInfo& info, const int64_t* facts, const VariantInfo& variant,
                      const VariantInfo& trusted, const char* what, const char* then) noexcept {
   char call[400];

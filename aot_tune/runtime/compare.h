@@ -73,6 +73,11 @@ class OtherResults {
   uintptr_t places_[kMaxTensors] = {};
 };
 
+// AOT_TUNE_ERROR_VALUE if an input has a number that it must not have, see OperatorInfo::below. Waits for the
+// stream.
+int32_t check_numbers(const OperatorInfo& op, const Backend& backend, void* stream,
+                      const DLTensor* const* given, const View* views, const int64_t* dims) noexcept;
+
 // Reports a variant that differs from the one that is trusted, where, and what follows.
 void tell_difference(const FactsInfo& info, const int64_t* facts, const VariantInfo& variant,
                      const VariantInfo& trusted, const char* what, const char* then) noexcept;

@@ -423,8 +423,8 @@ __attribute__((noinline, cold)) int32_t run_online(const CallOf<Op>& c, const ao
   return status == kUnavailable ? run(c, exec, a, 0) : status;
 }
 
-// A call of which AOT_TUNE_CHECK compares the results with the generic variant's, if it is its variant's
-// turn.
+// A call of which AOT_TUNE_CHECK looks at the inputs' numbers, and compares the results with the generic
+// variant's, if it is its variant's turn.
 template <typename Op>
 __attribute__((noinline, cold)) int32_t run_checked(const CallOf<Op>& c, const aot_tune_exec* exec,
                                                     const Arguments<Op>& a, uint64_t number) {
@@ -433,13 +433,21 @@ __attribute__((noinline, cold)) int32_t run_checked(const CallOf<Op>& c, const a
   size_t size;
   bool first;
   if (int32_t status = serve(c, exec, &variant, &size, &first)) return status;
-  if (variant == c.generic) return run_online(c, exec, a, number);
+  constexpr const OperatorInfo& op = Op::kOperator;
   Checks& checks = Op::checks[variant];
+  const bool generic = variant == c.generic;
+  if (generic && op.below == nullptr) return run_online(c, exec, a, number);
+  const bool lasts = checks_once() && (generic || checks.passed.load(std::memory_order_relaxed));
   if (c.hollow || is_capturing(*c.backend, exec) || !is_due(checks))
-    return run_online(c, exec, a,
-                      checks_once() && checks.passed.load(std::memory_order_relaxed) ? number : 0);
+    return run_online(c, exec, a, lasts ? number : 0);
+  void* const stream = exec != nullptr ? exec->stream : nullptr;
+  if (int32_t status = check_numbers(op, *c.backend, stream, c.arguments.tensors, c.view, c.dims)) {
+    checks.calls.store(0, std::memory_order_relaxed);  // the next call is looked at too
+    return status;
+  }
+  if (generic) return run_online(c, exec, a, 0);
   if (!Op::kAllowed.declared) tell_once(Op::kFacts, kDefaults, &told);
-  OtherResults results(Op::kFacts, *c.backend, c.device(), exec != nullptr ? exec->stream : nullptr);
+  OtherResults results(Op::kFacts, *c.backend, c.device(), stream);
   OtherResults::Found found;
   char text[300], then[200];
   Text what(text, sizeof text), follows(then, sizeof then);

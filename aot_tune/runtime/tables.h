@@ -147,6 +147,8 @@ struct OperatorInfo {
   uint32_t beside;  // a bit for each dim that may be 0 though every input has elements
   // Gives kNoExtent for an extent that divides by zero or needs more than 64 bits.
   void (*shape)(int tensor, const int64_t* dims, int64_t* extents);
+  // What a tensor's numbers are below, or kNoExtent.
+  int64_t (*below)(int tensor, const int64_t* dims) = nullptr;
 };
 
 // Whether a tensor that is written may use exactly another tensor's memory.

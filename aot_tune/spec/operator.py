@@ -236,6 +236,8 @@ def _check_dims(op: OperatorFields, where: str) -> None:
     for tensor in op.tensors:
         for extent in tensor.shape:
             _check_facts(extent, op.dims, f"{where}: shape of tensor {tensor.name!r}")
+        if tensor.below is not None:
+            _check_facts(tensor.below, op.dims, f"{where}: below of tensor {tensor.name!r}")
     stated = [(op.flops, "flops"), *((e, "legal") for e in op.legal), *((e, "expected") for e in op.expected)]
     stated += [(t.read, f"what is read of tensor {t.name!r}") for t in op.tensors if t.read is not None]
     for expr, what in stated:

@@ -90,6 +90,8 @@ class Tensor:
         read: how many of its elements a call must read at least, over facts of the call: `N * D` for a table whose rows
             are looked up. By default, all of them. A call that is faster than that many can be read is not believed.
             For an inout tensor, elements that are read count once, and elements that are written count once.
+        below: for an input of integers: callers pass numbers from 0 to `below` - 1, over dims, such as a cache's pages.
+            AOT_TUNE_CHECK looks, and a call with another one is an error. Without it, the operator says what happens.
         may_alias: for an output: inputs of its shape and dtype. A caller may have the output written into their memory;
             each element is then read before it is written. Candidates are verified so too.
         layout_of: for an output: an input with as many axes. If a caller passes no output, a new one has this input's
@@ -110,6 +112,7 @@ class Tensor:
         cold: bool = False,
         finite: bool = False,
         read: ExprLike | None = None,
+        below: ExprLike | None = None,
         may_alias: Sequence[str] = (),
         layout_of: str = "",
         values: Values | None = None,
@@ -139,6 +142,11 @@ class Tensor:
         if read is not None and output:
             raise SpecError(f"tensor {name!r}: an output is not read", fix="leave out read=")
         self.read = None if read is None else as_expr(read, f"tensor {name!r}: read")
+        if below is not None and (output or dtype_name[0] not in "iu"):
+            raise SpecError(
+                f"tensor {name!r}: below has no effect", why="only numbers of inputs are looked at", fix="leave it out"
+            )
+        self.below = None if below is None else as_expr(below, f"tensor {name!r}: below")
         self.values: Values = values or normal()
         if not self.shape:
             raise SpecError(f"tensor {name!r} has no axes", fix="use a Scalar for a single number")

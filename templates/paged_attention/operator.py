@@ -163,8 +163,9 @@ operator = Operator(
     documentation=DOCUMENTATION.format(
         keys="It has seq_lens[b] keys, W * PAGE at most: key j is row j % PAGE of page page_table[b, j // PAGE] of "
         "k_pages and v_pages. A negative length counts as 0, and a page that there is not as the nearest that there "
-        "is. Keys count k_scale times and values v_scale times, as pages in f8e4m3 need it. Kernels are chosen by W: "
-        "pass a view of as few columns of page_table as lengths need."
+        "is. With AOT_TUNE_CHECK, it is an error, also behind a sequence's last key. Keys count k_scale times and "
+        "values v_scale times, as pages in f8e4m3 need it. Kernels are chosen by W: pass a view of as few columns of "
+        "page_table as lengths need."
     ),
     dims=("B", "M", "H", "HK", "P", "W", "PAGE", "D", "DV"),
     tensors=(
@@ -172,7 +173,7 @@ operator = Operator(
         Tensor("k_pages", (P, PAGE, HK, D), "C", read=SEEN * D, cold=True),
         Tensor("v_pages", (P, PAGE, HK, DV), "C", read=SEEN * DV, cold=True),
         Tensor("cu_q", (B + 1,), "i32", values=drawn(cu_q)),
-        Tensor("page_table", (B, W), "i32", values=drawn(page_table), read=0),
+        Tensor("page_table", (B, W), "i32", values=drawn(page_table), read=0, below=P),
         Tensor("seq_lens", (B,), "i32", values=drawn(seq_lens)),
         Tensor("out", (M, H, DV), "T", output=True),
         Tensor("lse", (M, H), "f32", output=True, optional=True),

@@ -97,6 +97,25 @@ except ops.CallError as error:
         assert run(built, code, value) == (f"gemm: AOT_TUNE_CHECK is '{value}', {wanted}\n", "")
 
 
+@pytest.mark.parametrize("wanted", ["first", "1", ""])
+def test_numbers_beyond_what_an_input_may_have_are_an_error(odd: linked.Built, wanted: str) -> None:
+    """With `first`, calls are looked at until one was right."""
+    code = """
+def pick(*numbers):
+    try:
+        return ops.pick(np.ones(5, np.float32), np.asarray(numbers, np.int32).reshape(-1, 4)[:, ::2])[0]
+    except ops.CallError as error:
+        return error
+
+for numbers in ((0, 9, 5, 9, 1, 9, 2, 9), (0, 9, 1, 9, -1, 9, 9, 9), (4, 9, 0, 9), (5, 9, 0, 9)):
+    print(pick(*numbers))
+"""
+    out, _ = run(odd, code, wanted)
+    wrong = [f"pick: places[{at}, wanted 0 to 4 (AOT_TUNE_CHECK)" for at in ("0, 1] is 5", "1, 0] is -1", "0, 0] is 5")]
+    found = [*wrong[:2], "7.0", wrong[2]]
+    assert out.splitlines() == {"1": found, "first": [*found[:3], "7.0"], "": ["7.0"] * 4}[wanted]
+
+
 def test_a_call_that_cannot_be_compared_is_served_and_told(built: linked.Built) -> None:
     """There is memory for one result, not for a second one."""
     code = """

@@ -9,6 +9,7 @@ cast         a dtype that outputs alone have
 tell, all_of_them          scalars of every kind, with and without defaults
 pieces       extents that divide, and that overflow
 copy         an output with the layout of an input, of four axes
+pick         integers of an input that have a limit
 rows         a copy of rows of f32 or bf16, for outputs that a call makes
 apply        generic variants for combinations of an optional tensor and an attribute
 narrow, lone generic variants for bf16 on higher levels alone, and for f32 alone
@@ -200,6 +201,8 @@ def plain_operators() -> list[tuple[Operator, str]]:
     add(operator("pieces", {"M": 2, "N": 4, "G": 2}, tensors, legal=legal), "out x groups padded")
     tensors = (Tensor("x", four), Tensor("like", four), out(*four, layout_of="like"), out(*four, name="plain"))
     add(operator("copy", {"B": 1, "H": 2, "M": 3, "D": 4}, tensors), "x like out plain", launch=COPY)
+    tensors = (x, Tensor("places", (M, K), "i32", below=N), out(M))
+    add(operator("pick", {"N": 4, "M": 2, "K": 2}, tensors), "x places out")
     tensors = (Tensor("x", (M, D), "T"), out(M, D, dtype="T"))
     rows = operator("rows", {"M": 8, "D": 8}, tensors, dtypes={"T": ("f32", "bf16")}, fold="M")
     add(rows, "x out", launch=ROWS)

@@ -108,7 +108,8 @@ typedef enum {
   AOT_TUNE_ERROR_MEMORY = 10,      /* no memory for the library's own workspace */
   AOT_TUNE_ERROR_KERNEL = 11,      /* the kernel reported a failure; outputs are undefined */
   AOT_TUNE_ERROR_ENVIRONMENT = 12, /* an environment variable that the library reads has a bad value */
-  AOT_TUNE_ERROR_DRIVER = 13       /* the device's driver is missing, too old, or not working */
+  AOT_TUNE_ERROR_DRIVER = 13,      /* the device's driver is missing, too old, or not working */
+  AOT_TUNE_ERROR_VALUE = 14        /* AOT_TUNE_CHECK: a number in an input is out of its range */
 } aot_tune_status;
 
 #ifdef __cplusplus
