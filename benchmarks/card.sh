@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What a GPU machine does with a commit, step by step: tune and record, build again, test, measure.
 #
-#   benchmarks/card.sh FOLDER [tune|sanitize|installed|again|tests|packages|bench|triton|models|unseen|launchers ...]
+#   benchmarks/card.sh FOLDER [tune|sanitize|installed|again|tests|packages|bench|triton|models|unseen|formats|launchers ...]
 #
 # By default, `tune again tests bench triton`. `sanitize` runs what is kept under sanitizers, and records it with their
 # verdicts; what they report is in its log, and left out. `installed` takes the place of `tune`: it installs the wheel that WHEEL
@@ -12,7 +12,8 @@
 # /tmp/aot_tune_card) keeps what later steps need, so that steps can be run in several commands. The first Python on PATH
 # must have torch, scikit-build-core and the other requirements of pyproject.toml, because nothing is downloaded.
 # SECONDS_OF_BENCH, COMPILE_PROBLEMS and OPERATORS shorten `bench`. SECONDS_OF_UNSEEN limits `unseen`, and
-# OPTIONS_OF_UNSEEN go to it, such as `--variants --seed 7`.
+# OPTIONS_OF_UNSEEN go to it, such as `--variants --seed 7`. SECONDS_OF_FORMATS and OPTIONS_OF_FORMATS are those of
+# `formats`.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -117,6 +118,11 @@ step() {
       PYTHONPATH=$package${PYTHONPATH:+:$PYTHONPATH} python benchmarks/unseen.py --dtypes f32 --operators gemm batched_gemm \
         --forms plain tf32 --seconds $((seconds / 6)) --json "$out/unseen-f32.json" "${options[@]}" || status=1
       return $status
+      ;;
+    formats)
+      local options=(${OPTIONS_OF_FORMATS:-})
+      PYTHONPATH=$package${PYTHONPATH:+:$PYTHONPATH} python benchmarks/formats.py --seconds "${SECONDS_OF_FORMATS:-200}" \
+        --json "$out/formats.json" "${options[@]}" | tee "$out/formats.md"
       ;;
     launchers) # kernels of others by the library and by their own launchers; PYTHONPATH names the packages
       local status=0 name

@@ -50,7 +50,8 @@ def ours(arena: Arena, size: int | None) -> Run:
         first = [getattr(call, t.name) for t in arena.operator.inputs]
         while first and first[-1] is None:
             first.pop()
-        rest = {t.name: getattr(call, t.name) for t in arena.operator.outputs if getattr(call, t.name) is not None}
+        made = [t.name for t in arena.operator.outputs if t.output]
+        rest = {name: getattr(call, name) for name in made if getattr(call, name) is not None}
         rest |= {s.name: getattr(call, s.name) for s in arena.operator.scalars}
         rest |= {a.name: getattr(call, a.name) for a in arena.operator.attributes}
         given.append((first, rest))
@@ -67,9 +68,9 @@ def facts(arena: Arena, size: int | None) -> dict[str, Any]:
     from aot_tune import ops
 
     call = arena.calls[0]
-    given = {t.name: getattr(call, t.name) for t in arena.operator.tensors if getattr(call, t.name) is not None}
+    given = {name: getattr(call, name) for name in arena.operator.arguments if getattr(call, name) is not None}
     try:
-        told = ops.explain(arena.task.operator, **given, **arena.task.problem.attributes, workspace=_memory(size))
+        told = ops.explain(arena.task.operator, **given, workspace=_memory(size))
     except Exception as error:  # the times are valid without it
         return {"missing": f"{type(error).__name__}: {error}"}
     return {key: told.get(key) for key in ("tuned", "kernel", "variant", "target", "workspace")}

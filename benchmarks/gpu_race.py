@@ -10,12 +10,16 @@ from typing import Any
 import torch
 from gpu_tasks import Task, installed_operator
 
+from aot_tune.bench.protocol.measurement_records import Check
+from aot_tune.bench.worker.inputs import call_of
 from aot_tune.spec import Call, Operator, Problem, Tensor
 
 __all__ = ["Arena", "Contender", "copy_by_kernel", "copy_of", "copy_speed", "empty_kernel", "fastest", "race"]
 
 Run = Callable[[int], object]
 """Computes with one set of buffers, by number, on the current stream. Only torch may allocate."""
+
+Make = Callable[[Operator, Problem, Tensor, int], Any]
 
 _NODES = 20
 _COLD = 4
@@ -34,11 +38,12 @@ class Arena:
 
     Weights are always cold, and so are all tensors of a call that the L2 cannot hold. Smaller tensors stay there, as
     activations do. Kernels were chosen in the same way. With `cold_inputs`, all inputs of a small call are cold, as far
-    as 512 sets suffice, and its outputs stay.
+    as 512 sets suffice, and its outputs stay. `make` makes a tensor of a set; without it, values are random.
     """
 
-    def __init__(self, task: Task, *, cold_inputs: bool = False) -> None:
+    def __init__(self, task: Task, *, cold_inputs: bool = False, make: Make | None = None) -> None:
         self.task, self.operator = task, installed_operator(task.operator)
+        make = make or _tensor
         operator, problem = self.operator, task.problem
         present = [t for t in operator.tensors if operator.is_present(problem, t)]
         cache = torch.cuda.get_device_properties(0).L2_cache_size
@@ -52,16 +57,13 @@ class Arena:
         least = 2 if whole and moved <= _TWICE else 1
         self.sets = min(_MOST, max(least, math.ceil(_COLD * cache / moved))) if moved else 1
         self._buffers = {
-            t.name: [_tensor(operator, problem, t, i) for i in range(self.sets if t in cold else 1)] for t in present
+            t.name: [make(operator, problem, t, i) for i in range(self.sets if t in cold else 1)] for t in present
         }
         self.calls = [self._call(i) for i in range(self.sets)]
 
     def _call(self, number: int) -> Call:
-        values: dict[str, Any] = {t.name: None for t in self.operator.tensors}
-        values |= {name: found[number % len(found)] for name, found in self._buffers.items()}
-        values |= {s.name: s.default for s in self.operator.scalars}
-        chosen = self.task.problem.attributes
-        return Call(**values, **{a.name: chosen.get(a.name, a.choices[0]) for a in self.operator.attributes})
+        tensors = {name: found[number % len(found)] for name, found in self._buffers.items()}
+        return call_of(self.operator, Check(problem=self.task.problem), tensors)
 
     def outputs(self) -> dict[str, Any]:
         """The outputs of the first set."""

@@ -34,9 +34,11 @@ _TOLD_APART = 0.2
 
 
 def survey_shapes(
-    operator: Operator, family: str, count: int, kernels: Iterable[Kernel]
+    operator: Operator, family: str, count: int, kernels: Iterable[Kernel], seed: str = ""
 ) -> dict[Kind, tuple[Problem, ...]]:
-    """For each kind of the workload's problems, `count` other problems, or fewer if there are no more. Always the same.
+    """For each kind of the workload's problems, `count` other problems, or fewer if there are no more.
+
+    They are always the same. Surveys have no `seed`; with one, shapes are others than theirs.
 
     Each regime has as many, and they take turns. Each shape is one that some of these kernels take. Half of the shapes
     are problems of the workload, of the same regime if it has such, with some extents drawn again. Half have all
@@ -49,7 +51,7 @@ def survey_shapes(
     weights, tuned = operator.weights_for(family), tuple(k for k in kernels if not (k.generic or k.fills_in))
     if not tuned:
         return dict.fromkeys(sorted(kinds), ())
-    return {kind: _of_kind(operator, kind, ps, weights, count, tuned) for kind, ps in sorted(kinds.items())}
+    return {kind: _of_kind(operator, kind, ps, weights, count, tuned, seed) for kind, ps in sorted(kinds.items())}
 
 
 def without_shapes(operator: Operator, shapes: Mapping[Kind, Sequence[Problem]]) -> list[str]:
@@ -71,12 +73,13 @@ def _of_kind(
     weights: Mapping[str, float],
     count: int,
     kernels: Sequence[Kernel],
+    more: str,
 ) -> tuple[Problem, ...]:
     drawing = _Drawing(operator, problems, weights, kernels)
     regimes = {name: drawing.extents(name) for name in (*(n for n, _ in regimes_of(operator)), OTHER)}
     possible = {name: extents for name, extents in regimes.items() if all(a <= b for a, b in extents.values())}
     each = -(-count // max(len(possible), 1))
-    seed = f"{operator.name} {' '.join(f'{name}={value}' for name, value in kind)}"
+    seed = f"{operator.name} {' '.join(f'{name}={value}' for name, value in kind)}{more}"
     drawn = [drawing.shapes(name, extents, each, f"{seed} {name}") for name, extents in possible.items()]
     return tuple(p for turn in itertools.zip_longest(*drawn) for p in turn if p is not None)
 
