@@ -120,12 +120,17 @@ def scaled_few(
     of_rows = scale_a + rows.to(tl.int64) * a_row
     of_columns = scale_b + (left // 128).to(tl.int64) * b_column
     sums = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    if BLOCKS:  # those of a step are read before the products of the one before
+        of_a = tl.load(of_rows + first * a_block, mask=rows < M, other=0.0)
+        of_b = tl.load(of_columns + first * b_block)
     for step in tl.range(first, end):
         other, factor = b.load([left, step * 128]), a.load([0, step * 128]).T
         if BLOCKS:
-            scales = tl.load(of_rows + step * a_block, mask=rows < M, other=0.0)
-            scales *= tl.load(of_columns + step * b_block)
-            sums += tl.dot(other, factor) * scales[None, :]
+            following = tl.minimum(step + 1, steps - 1)
+            a_next = tl.load(of_rows + following * a_block, mask=rows < M, other=0.0)
+            b_next = tl.load(of_columns + following * b_block)
+            sums += tl.dot(other, factor) * (of_a * of_b)[None, :]
+            of_a, of_b = a_next, b_next
         else:
             sums = tl.dot(other, factor, sums, max_num_imprecise_acc=128)
     whole = True

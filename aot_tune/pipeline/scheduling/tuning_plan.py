@@ -81,8 +81,9 @@ class _OpenProblem:
         return [e for e in self.waiting.values() if generic_too or not e.candidate.generic]
 
     def rivals(self, *, generic_too: bool) -> list[Variant]:
-        """What waits and decides which followers are compiled."""
-        return [e for e in self.waits(generic_too=generic_too) if competes(self.evidence, e)]
+        """What waits and decides which followers are compiled, and a vendor's own choice: a budget may end before it."""
+        waits, evidence = self.waits(generic_too=generic_too), self.evidence
+        return [e for e in waits if competes(evidence, e) or evidence.leaves_choice(e)]
 
     def best(self) -> float | None:
         """The best time in ns so far. Generic variants do not count."""
