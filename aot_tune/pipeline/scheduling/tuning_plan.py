@@ -81,7 +81,7 @@ class _OpenProblem:
         return [e for e in self.waiting.values() if generic_too or not e.candidate.generic]
 
     def rivals(self, *, generic_too: bool) -> list[Variant]:
-        """What waits and decides which followers are compiled, and a vendor's own choice: a budget may end before it."""
+        """What waits and decides which followers are compiled; and a vendor's own choice, before a budget ends."""
         waits, evidence = self.waits(generic_too=generic_too), self.evidence
         return [e for e in waits if competes(evidence, e) or evidence.leaves_choice(e)]
 
