@@ -37,9 +37,8 @@ from formats_shapes import COMPILED, OPERATORS, Item, dtypes_of, items, tables
 
 __all__ = ["measure", "run"]
 
-_MOST_FLOPS, _MOST_ELEMENTS, _MOST_NUMBERS = 2**37, 2**30, 2**13
-"""Of calls that are checked: FLOPs, elements of inputs, and numbers such as those of pages, which a reference reads one
-by one. Then a check takes a fraction of a second."""
+_MOST_FLOPS, _MOST_ELEMENTS = 2**37, 2**30
+"""Of calls that are checked: FLOPs, and elements of inputs. Then a check takes a fraction of a second."""
 _OF_MEMORY = 100
 """Memory limits calls of at most so many FLOPs for each byte."""
 _COPIED = 8 * 10**6
@@ -114,7 +113,6 @@ class Bench:
         from aot_tune.bench.protocol.measurement_records import Check
         from aot_tune.bench.worker.cuda_truth import draw_inputs
         from aot_tune.bench.worker.inputs import layout
-        from aot_tune.spec import Drawn
 
         self.item, general = item, installed_operator(item.operator)
         self.operator, self.device = general.concrete(item.problem.dtypes), torch.device(DEVICE)
@@ -125,8 +123,7 @@ class Bench:
             self._storages[name] = given.view(torch.uint8)
         present = [self.operator.tensor(name) for name in self._storages]
         counts = {t: layout(self.operator, self.check, t).extent() for t in present}
-        numbers = sum(count for t, count in counts.items() if isinstance(t.values, Drawn))
-        small = flops <= _MOST_FLOPS and sum(counts.values()) <= _MOST_ELEMENTS and numbers <= _MOST_NUMBERS
+        small = flops <= _MOST_FLOPS and sum(counts.values()) <= _MOST_ELEMENTS
         self.truths = self._truths() if small else {}
         self._written: dict[str, Any] = {}
         task = Task(item.operator, item.problem, "rows", "", "", moved, flops, known=False)
