@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aot_tune.spec import Call, IntegerSums, Operator, Tensor, alignment, integers, stride
+from aot_tune.spec import Call, IntegerSums, Operator, Tensor, alignment, integers, parameter, stride, table
 
 from ..common.weight_only import products as shared
 from ..common.weight_only.products import G, K, N
@@ -28,13 +28,25 @@ def reference(xp: Any, call: Call) -> dict[str, Any]:
     return shared.product(xp, call, weight(xp, call))
 
 
+THIN = table(
+    "TILES WARPS SPLIT WIDTH",
+    (1, 8, 1, 64),
+    (1, 8, 2, 64),
+    (1, 8, 4, 64),
+    (1, 4, 8, 64),
+    (1, 4, 8, 128),
+    (2, 8, 1, 64),
+    (2, 4, 4, 64),
+    (2, 4, 8, 64),
+)
+
 operator = Operator(
     name="awq_mm",
     documentation=(
         "out = a @ w + bias, w of 4 bits as AutoAWQ stores it for its `gemm` version (WQLinear_GEMM.from_linear).\n"
         "A word of qweight holds 8 columns of one row of w, a word of qzeros the zeros of 8 columns. From the lowest "
         "bits on, these are columns 0, 2, 4, 6, 1, 3, 5, 7. w = (code - zero) * scale, of group k // (K / G). Scales "
-        "have a's dtype."
+        "have a's dtype." + shared.ROUNDED
     ),
     tensors=(
         shared.A,
@@ -56,10 +68,12 @@ operator = Operator(
         "qweight",
         "awq",
         zeros="qzeros",
-        width=64,
+        thin=THIN,
         step=64,
         thin_requires=(
             stride("qweight", 1) == 1,
+            (parameter("WIDTH") == 64) | (stride("qweight", 0) % 2 == 0),
+            (parameter("WIDTH") == 64) | (alignment("qweight") >= 8),
             stride("scales", 1) == 1,
             stride("scales", 0) % 8 == 0,
             alignment("scales") >= 16,

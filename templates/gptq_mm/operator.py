@@ -34,7 +34,7 @@ operator = Operator(
         "checkpoint: `gptq` files store each zero less 1, modulo 16; `gptq_v2` files, and a layer that GPTQModel has "
         "loaded, store it as it is. Scales have a's dtype.\n"
         "Groups must be in order (desc_act=False: g_idx rises evenly). Otherwise sort the columns of a, and the "
-        "elements of w along K, by g_idx first."
+        "elements of w along K, by g_idx first." + shared.ROUNDED
     ),
     tensors=(
         shared.A,
@@ -57,7 +57,6 @@ operator = Operator(
         "qweight",
         "gptq",
         zeros="qzeros",
-        width=32,
         step=128,
         thin_requires=(
             stride("qweight", 1) == 1,

@@ -37,7 +37,7 @@ operator = Operator(
         "out = a @ w + bias, w [K, N] of 8 bits, symmetric: an element is w * scale, of group k // (K / G). With G = 1 "
         "each column has one scale. Scales have a's dtype.\n"
         "w may have any strides. Linear layers keep it as [N, K], as torch._weight_int8pack_mm takes it: pass w.t(), "
-        "and for scales of shape [N] scales.view(1, N)."
+        "and for scales of shape [N] scales.view(1, N)." + shared.ROUNDED
     ),
     tensors=(
         shared.A,
@@ -58,7 +58,6 @@ operator = Operator(
         *shared.kernels(
             "w",
             "int8",
-            width=32,
             step=64,
             thin_requires=(stride("w", 0) == 1, stride("w", 1) % 16 == 0, alignment("w") >= 16),
         ),

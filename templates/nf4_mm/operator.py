@@ -37,7 +37,7 @@ operator = Operator(
         "out = a @ w.T + bias, w [N, K] in bitsandbytes' nf4 (quantize_4bit, quant_type nf4), where a byte holds two "
         "neighbours along K, the first one in its higher bits, and absmax has a value for each K / G elements.\n"
         "bitsandbytes keeps both flat: pass weight.view(N, K // 2) and absmax.view(N, K // 64). K must be whole "
-        "blocks, of 64 in bitsandbytes. Dequantise a nested absmax (compress_statistics) first."
+        "blocks, of 64 in bitsandbytes. Dequantise a nested absmax (compress_statistics) first." + shared.ROUNDED
     ),
     tensors=(
         shared.A,
@@ -57,9 +57,8 @@ operator = Operator(
         "w",
         "nf4",
         scales="absmax",
-        width=32,
         step=64,
-        thin_requires=(stride("w", 1) == 1, stride("w", 0) % 8 == 0, alignment("w") >= 8),
+        thin_requires=(K % 128 == 0, stride("w", 1) == 1, stride("w", 0) % 8 == 0, alignment("w") >= 8),
     ),
     **shared.OF_PRODUCTS,
 )

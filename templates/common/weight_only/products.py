@@ -12,10 +12,10 @@ from aot_tune.spec import (
     AddTensor,
     Baseline,
     Call,
+    Config,
     Epilogue,
     Expr,
     Kernel,
-    Parameter,
     Problem,
     Tensor,
     TritonFunction,
@@ -28,6 +28,7 @@ from aot_tune.spec import (
     problem,
     stride,
     table,
+    target,
     uniform,
 )
 
@@ -43,6 +44,8 @@ A = Tensor("a", (M, K), "T")
 BIAS = Tensor("bias", (N,), "T", optional=True)
 OUT = Tensor("out", (M, N), "T", output=True)
 SCALES = Tensor("scales", (G, N), "T", values=uniform(0.25, 1.0))
+
+ROUNDED = "\nWith more than 16 rows, elements of w may be rounded to a's dtype first, as where w is kept unpacked."
 
 OF_PRODUCTS: dict[str, Any] = {
     "dims": ("M", "N", "K", "G"),
@@ -117,12 +120,26 @@ def checks(weight: str, padded: tuple[int, int]) -> tuple[Problem, ...]:
     return tuple(found)
 
 
+THIN = table(
+    "TILES WARPS SPLIT WIDTH",
+    (1, 8, 1, 32),
+    (1, 8, 2, 32),
+    (1, 8, 4, 32),
+    (1, 4, 4, 32),
+    (1, 4, 8, 32),
+    (2, 8, 1, 32),
+    (2, 4, 2, 32),
+    (2, 4, 4, 32),
+)
+"""Configs of the thin kernel for formats of which a block takes 32 columns."""
+
+
 def kernels(
     weight: str,
     form: str,
     *,
     thin_requires: tuple[Expr, ...],
-    width: int,
+    thin: tuple[Config, ...] = THIN,
     step: int,
     scales: str = "scales",
     zeros: str | None = None,
@@ -133,8 +150,8 @@ def kernels(
         weight, scales, zeros: names of tensors.
         form: the format's name in templates.
         thin_requires: what the thin kernel asks of the weight, its scales and its zeros.
-        width: how many columns of the weight a block of the thin kernel has.
-        step: how many elements along K a warp of the thin kernel takes at a time, all of one group.
+        thin: configs of the thin kernel.
+        step: how many elements along K are read at a time there, by a warp, and have one group.
     """
     dense: tuple[Expr, ...] = (stride("a", 1) == 1, stride("a", 0) % 8 == 0, alignment("a") >= 16)
     return (
@@ -145,21 +162,42 @@ def kernels(
             f"{form}_mm/thin.cu.j2",
             dtypes={"T": ("bf16", "f16")},
             follows={"f16": "bf16"},
-            parameters=(Parameter("TILES", (1, 2)), Parameter("WARPS", (8, 16))),
-            constraints=((parameter("TILES") == 1) | (parameter("WARPS") == 8),),
+            listed=thin,
+            constraints=((parameter("SPLIT") == 1) | (target("capability") >= 90),),
             requires=(
                 8 * parameter("TILES") >= M,
                 M >= 1,
-                N % width == 0,
+                N % parameter("WIDTH") == 0,
                 (N < 2**31) & (K < 2**20),
                 (K // G) % step == 0,
                 *dense,
                 *thin_requires,
             ),
             worthwhile=((parameter("TILES") == 1) | (M > 8),),
-            tile={"M": 8 * parameter("TILES"), "N": width, "K": step},
+            tile={"M": 8 * parameter("TILES"), "N": parameter("WIDTH"), "K": step},
+            split=parameter("SPLIT"),
         ),
         _triton(weight, form, scales, zeros),
+        Kernel(
+            "cublaslt_of_unpacked",
+            f"{form}_mm/unpacked.cu.j2",
+            backend="nvcc",
+            stages=("unpack", "cublaslt"),
+            scratch=K * N * 2,
+            dtypes={"T": ("bf16", "f16")},
+            follows={"f16": "bf16"},
+            requires=(
+                *(stride(t, 1) == 1 for t in ("a", "out")),
+                stride("a", 0) >= K,
+                stride("out", 0) >= N,
+                stride("bias", 0) == 1,
+                *(alignment(t) >= 16 for t in ("a", "out", "bias")),
+                (K // G) % 8 == 0,
+                K * N < 2**31,
+                M * N * K > 0,
+            ),
+            worthwhile=(M > 16,),
+        ),
     )
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis.strategies import integers
 from numpy.typing import NDArray
 from places import SHARED
+from stand_ins import with_cublaslt
 
 from aot_tune.bench.worker.stored_elements import stored_as, values_of
 from aot_tune.compile import target_by_name
@@ -143,11 +145,11 @@ class Passed:
         return values_of(DTYPES[self.dtype or "f32"], self.array).astype(np.float64)
 
 
-Launch = Callable[..., None]
+Launch = Callable[..., NDArray[np.uint8]]
 
 
 def built(folder: Path, name: str, kernel: str, dtype: str, config: dict[str, Any] | None = None) -> Launch:
-    """A kernel for the host; it is called with passed tensors, and whether zeros are as they are stored."""
+    """A kernel for the host; called with passed tensors, and whether zeros are as they are stored: its workspace."""
     op = OPERATORS[name]
     cpu = op.kernel(kernel).backend == "cxx"
     target = NATIVE if cpu else HOPPER
@@ -162,14 +164,16 @@ def built(folder: Path, name: str, kernel: str, dtype: str, config: dict[str, An
         options = CUDA
     library = ctypes.CDLL(str(shared_object(source, *options)))
 
-    def launch(tensors: dict[str, Passed], v2: int = 0) -> None:
+    def launch(tensors: dict[str, Passed], v2: int = 0) -> NDArray[np.uint8]:
         passed = [ctypes.byref(tensors[t.name].tensor) if t.name in tensors else None for t in op.tensors]
         given = [*passed, *[ctypes.c_int32(v2) for _ in op.attributes]]
         size = ctypes.c_size_t()
         assert library[f"{rendered.symbol}_workspace"](*given, ctypes.byref(size)) == 0
         memory = np.full(size.value + 64, 0xFF, np.uint8)
-        start = ctypes.c_void_p(memory.ctypes.data + -memory.ctypes.data % 64)
+        memory = memory[-memory.ctypes.data % 64 :]
+        start = ctypes.c_void_p(memory.ctypes.data)
         assert library[f"{rendered.symbol}_launch"](*given, start, size, None) == 0
+        return memory
 
     return launch
 
@@ -223,15 +227,73 @@ def test_rows_of_8_bits(dtype: str, tmp_path: Path) -> None:
         check(launch, "int8_mm", dtype, shape)
 
 
+STEPS = {"gptq_mm": 128, "awq_mm": 64, "nf4_mm": 64, "int8_mm": 64}
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("which", range(8))
 @pytest.mark.parametrize(("name", "dtype"), [*zip(FORMATS, ("f16", "bf16", "f16", "bf16"), strict=True)])
-def test_few_rows_by_matrix_units(name: str, dtype: str, tmp_path: Path) -> None:
-    """Of each format: rows in one tile and in two, batches of all warps, of some, and several of each; no bias once."""
-    for tiles, shapes in ((1, ((1, 64, 1024, 8), (7, 128, 2304, 9))), (2, ((16, 64, 2560, 20), (11, 192, 128, 1)))):
-        (tmp_path / str(tiles)).mkdir()
-        launch = built(tmp_path / str(tiles), name, "cuda_thin", dtype, {"TILES": tiles, "WARPS": 8})
-        for shape in shapes:
-            check(launch, name, dtype, shape, checkpoint="gptq_v2" if shape[0] == 7 else "gptq")
+def test_few_rows_by_matrix_units(name: str, dtype: str, which: int, tmp_path: Path) -> None:
+    """Every config: batches of all warps, of some, of some blocks only, and several of each; no bias once."""
+    kernel = OPERATORS[name].kernel("cuda_thin")
+    config = list(kernel.configs(HOPPER.facts))[which]
+    launch = built(tmp_path, name, "cuda_thin", dtype, dict(config))
+    tiles, step, width = int(config["TILES"]), STEPS[name], int(config["WIDTH"])
+    warps = int(config["WARPS"]) * int(config["SPLIT"])
+    for groups, of_group, n in ((2, 1, 192), (1, 2 * warps + 2, 128), (warps + 2, 2, 128), (warps // 2, 2, 384)):
+        rows = 8 * tiles - 7 if groups == 1 else 8 * tiles - groups % 2
+        shape = (rows, n // width * width or width, step * groups * of_group, groups)
+        check(launch, name, dtype, shape, checkpoint="gptq_v2" if groups == 1 else "gptq")
+
+
+@pytest.mark.parametrize(("name", "dtype"), [*zip(FORMATS, ("f16", "bf16", "f16", "bf16"), strict=True)])
+def test_many_rows_of_an_unpacked_weight(name: str, dtype: str, tmp_path: Path) -> None:
+    """What is unpacked, rounded once, and what the library is asked for."""
+    launch = built(tmp_path, name, "cublaslt_of_unpacked", dtype)
+    shapes, by_columns = [(1, 8, 8, 1), (40, 136, 264, 3), (17, 512, 1024, 8)], name in ("nf4_mm", "int8_mm")
+    if by_columns:
+        shapes.append((20, 133, 64, 4))  # columns that are no whole pieces
+    with_cublaslt(tmp_path / "libraries")
+
+    def multiply() -> None:
+        driver, stub = [tmp_path / "libraries" / file for file in ("libcuda.so.1", "libcublasLt.so.13")]
+        library = ctypes.CDLL(str(stub), ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(str(driver), ctypes.RTLD_GLOBAL)
+        library.stub_log.restype = ctypes.c_char_p
+        library.stub_set(b"tell_sizes", ctypes.c_int64(1))
+        for number, (m, n, k, g) in enumerate(shapes):
+            checkpoint = ("gptq", "gptq_v2")[number % 2]
+            weight = Weight(name, np.random.default_rng(number), n, k, g, checkpoint=checkpoint)
+            tensors = {"a": Passed(np.ones((m, k)), dtype), "out": Passed(np.full((m, n), np.nan), dtype)}
+            if number % 2:
+                tensors["bias"] = Passed(np.ones(n), dtype)
+            for part, values in weight.tensors.items():
+                tensors[part] = Passed(values, dtype if part == "scales" else None)
+            stored = launch(tensors, number % 2)[: 2 * n * k].view(np.uint16)
+            want = stored_as(DTYPES[dtype], weight.values.astype(np.float32))
+            unpacked = stored.view(want.dtype).reshape((n, k) if by_columns else (k, n))
+            np.testing.assert_array_equal(unpacked, want.T if by_columns else want)
+            log = library.stub_log().decode()
+            assert f"size {m}x{n}x{k}" in log
+            assert f"epilogue={4 if number % 2 else 1} " in log
+            library.stub_clear()
+
+    in_fork(multiply)
+
+
+def in_fork(act: Callable[[], None]) -> None:
+    """Run it in a process of its own, as a library that is loaded stays so."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            act()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.slow
@@ -288,15 +350,18 @@ def test_what_has_no_answer_is_not_legal(name: str, dims: dict[str, int], fits: 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_kernel_is_for_some_of_the_workload(name: str) -> None:
-    """And one row goes to the thin kernel, many to the other one."""
+    """And one row goes to the thin kernel, many to the others."""
     op = OPERATORS[name]
     for kernel in op.kernels:
         family, target = ("cpu", NATIVE) if kernel.backend == "cxx" else ("cuda", HOPPER)
         for config in kernel.configs(target.facts):
             assert any(serves(op, kernel, config, one) for one in [*op.workload_for(family), *op.checks]), config
     for one in op.workload_for("cuda"):
-        kind = "cuda_thin" if one.dims["M"] <= 16 else "triton"
-        assert any(serves(op, op.kernel(kind), c, one) for c in op.kernel(kind).configs(HOPPER.facts)), one.id
+        few, many = one.dims["M"] <= 16, one.dims["M"] > 16
+        for kind, wanted in (("cuda_thin", few), ("cublaslt_of_unpacked", many), ("triton", many)):
+            served = any(serves(op, op.kernel(kind), c, one) for c in op.kernel(kind).configs(HOPPER.facts))
+            assert served >= wanted, (kind, one.id)
+            assert kind == "triton" or served == wanted, (kind, one.id)
 
 
 def serves(op: Operator, kernel: Kernel, config: Config, one: Problem) -> bool:

@@ -1,6 +1,7 @@
-// Runs CUDA kernels of warps on the host, block after block: a block's threads take turns wherever they wait for each
-// other. It stands in for the templates common/boxes.cuh.j2, common/bulk.cuh.j2, gemm/cuda/matrix.cuh.j2 and
-// gemm/cuda/device.cuh.j2. Shared memory holds NaN before a block, and copies come at once.
+// Runs CUDA kernels of warps on the host, cluster after cluster: threads take turns wherever they wait for each other.
+// It stands in for the templates common/boxes.cuh.j2, common/bulk.cuh.j2, common/weight_only/launched.cuh.j2,
+// gemm/cuda/matrix.cuh.j2 and gemm/cuda/device.cuh.j2. Shared memory that a launch gives holds NaN before a block, and is
+// each block's own; what a kernel declares is that of all blocks. Copies come at once.
 #pragma once
 #include "cuda.h"
 #include "cuda_runtime.h"
@@ -18,6 +19,7 @@ constexpr int cudaErrorNotSupported = 801;
 
 #define AOT_TUNE_BOXES_CUH
 #define AOT_TUNE_BULK_CUH
+#define AOT_TUNE_LAUNCHED_CUH
 #define AOT_TUNE_MATRIX_CUH
 #define AOT_TUNE_THIN_DEVICE_CUH
 
@@ -34,9 +36,10 @@ struct Fiber {
   std::vector<char> stack;
   bool over;
 };
-inline std::vector<Fiber> fibers;
+inline std::vector<Fiber> fibers;  // of all blocks of a cluster
 inline jmp_buf scheduler;
-inline unsigned current;
+inline unsigned current, of_a_block;
+inline unsigned rank_of_block() { return current / of_a_block; }
 inline std::function<void()> thread_body;
 
 inline void give_way() {
@@ -63,11 +66,12 @@ struct Meeting {
     while (count == mine) give_way();
   }
 };
-inline Meeting of_block, of_warps[32], behind_warps[32];
+constexpr unsigned most_ranks = 8, most_warps = 64;
+inline Meeting of_cluster, of_block[most_ranks], of_warps[most_warps], behind_warps[most_warps];
 struct alignas(16) Lane {
   unsigned char bytes[64];
 };
-inline Lane given[32][32], made[32][32];
+inline Lane given[most_warps][32], made[most_warps][32];
 
 template <class In>
 const In& of_lane(unsigned warp, unsigned lane) {
@@ -91,7 +95,7 @@ Out together(const In& in, Of of) {
   return out;
 }
 inline void wait_for_block() {
-  of_block.meet(fibers.size(), [] {});
+  of_block[rank_of_block()].meet(of_a_block, [] {});
 }
 inline void __syncwarp() {
   together<int>(0, [](unsigned, unsigned) { return 0; });
@@ -107,20 +111,23 @@ inline int __any_sync(unsigned, int value) {
   });
 }
 
-inline unsigned char* shared_memory() {
-  alignas(1024) static unsigned char memory[227 * 1024];
-  return memory;
+inline unsigned char* shared_memory(unsigned rank = rank_of_block()) {
+  alignas(1024) static unsigned char memory[most_ranks][227 * 1024];
+  return memory[rank];
 }
+inline float* launched_floats() { return reinterpret_cast<float*>(shared_memory()); }
+// `cluster` blocks along x run together.
 template <typename... Parameters, typename... Given>
-int launch_warps(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Given&&... arguments) {
+int launch_clusters(unsigned cluster, const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Given&&... arguments) {
   const dim3 grid = gridDim = config->gridDim;
   blockDim = config->blockDim;
-  if (config->dynamicSmemBytes > 227 * 1024) return cudaErrorInvalidValue;
-  for (unsigned b = 0; b < grid.x * grid.y; ++b) {
-    blockIdx = dim3(b % grid.x, b / grid.x);
-    std::memset(shared_memory(), 0xff, 227 * 1024);
+  of_a_block = blockDim.x * blockDim.y;
+  if (config->dynamicSmemBytes > 227 * 1024 || cluster > most_ranks || grid.x % cluster != 0) return cudaErrorInvalidValue;
+  if (of_a_block * cluster > most_warps * 32) return cudaErrorInvalidValue;
+  for (unsigned b = 0; b < grid.x * grid.y; b += cluster) {
+    for (unsigned rank = 0; rank < cluster; ++rank) std::memset(shared_memory(rank), 0xff, 227 * 1024);
     thread_body = [&] { kernel(arguments...); };
-    fibers.resize(blockDim.x * blockDim.y);
+    fibers.resize(of_a_block * cluster);
     for (current = 0; current < fibers.size(); ++current) {
       ucontext_t begin;
       getcontext(&begin);
@@ -137,13 +144,19 @@ int launch_warps(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...)
       left = false;
       for (current = 0; current < fibers.size(); ++current) {
         if (fibers[current].over) continue;
-        threadIdx = dim3(current % blockDim.x, current / blockDim.x);
+        const unsigned thread = current % of_a_block, block = b + rank_of_block();
+        threadIdx = dim3(thread % blockDim.x, thread / blockDim.x);
+        blockIdx = dim3(block % grid.x, block / grid.x);
         if (_setjmp(scheduler) == 0) _longjmp(fibers[current].place, 1);
         left = true;
       }
     }
   }
   return cudaSuccess;
+}
+template <typename... Parameters, typename... Given>
+int launch_warps(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Given&&... arguments) {
+  return launch_clusters(1, config, kernel, arguments...);
 }
 #define __syncthreads wait_for_block
 #define cudaLaunchKernelEx launch_warps
@@ -221,6 +234,16 @@ inline void prefetch_line(const void*) {}
 inline uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(static_cast<const unsigned char*>(p) - shared_memory());
 }
+// A cluster's barrier in two halves: its threads wait in the second one, as no test looks at what they do in between.
+inline void announce_to_cluster() {}
+inline void arrive_at_cluster() {}
+inline void wait_for_cluster() {
+  of_cluster.meet(fibers.size(), [] {});
+}
+template <int CLUSTER>
+void store_in_block(uint32_t at, int rank, float x) {
+  std::memcpy(shared_memory(rank) + at, &x, sizeof(x));
+}
 struct Words {
   uint32_t at[4];
 };
@@ -277,13 +300,13 @@ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, T
 }
 
 template <typename... Parameters>
-int launch_kernel(void (*kernel)(Parameters...), dim3 grid, int threads, int shared_bytes, int, bool, void*,
+int launch_kernel(void (*kernel)(Parameters...), dim3 grid, int threads, int shared_bytes, int cluster, bool, void*,
                   const Parameters&... arguments) {
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
-  return launch_warps(&config, kernel, arguments...);
+  return launch_clusters(static_cast<unsigned>(cluster), &config, kernel, arguments...);
 }
 template <typename... Parameters>
 int preload_kernel(void (*)(Parameters...), int) {
