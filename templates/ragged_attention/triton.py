@@ -18,6 +18,12 @@ LOWEST = tl.constexpr(float("-inf"))
 NAN = tl.constexpr(float("nan"))
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+UNPACK = tl.constexpr("""{
+    .reg .b32 t; .reg .b16 a, b;
+    prmt.b32 t, $2, 0, 0x3120; mov.b32 {a, b}, t;
+    cvt.rn.f16x2.e4m3x2 $0, a; cvt.rn.f16x2.e4m3x2 $1, b;
+}""")
 
 
 @triton.jit
@@ -41,21 +47,25 @@ def sequence_of(cu_q, step, block, B, M, group, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
-def rows_of_keys(page_table, table_step, n, columns, stop, first, k_page, k_row, v_page, v_row, P, PAGE):
-    """Offsets of the rows of keys and of values from place n of a sequence on; places behind `stop` have any.
+def look_up(page_table, table_step, places, stop, PAGE):
+    """Where the pages of places of a sequence are, and their numbers; of places behind `stop`, page 0.
 
     Pages are found by a product in floats, which is right up to 2^21 keys: an integer quotient takes 20 instructions.
     """
-    if page_table is None:
-        at = (first + n).to(tl.int64)
-        k_rows, v_rows = at * k_row + columns * k_row, at * v_row + columns * v_row
+    numbers = ((places.to(tl.float32) + 0.5) * (1.0 / PAGE)).to(tl.int32)
+    return tl.load(page_table + numbers * table_step, mask=places < stop, other=0)
+
+
+@triton.jit
+def rows_of_keys(pages, places, first, of_page, of_row, P, PAGE):
+    """Offsets of rows at places of a sequence, in pages unless `pages` is None. Within a page they have 32 bits."""
+    if pages is None:
+        offsets = (first + places).to(tl.int64) * of_row
     else:
-        places = tl.minimum(n + columns, stop - 1)
         numbers = ((places.to(tl.float32) + 0.5) * (1.0 / PAGE)).to(tl.int32)
-        pages = clamp(tl.load(page_table + numbers * table_step), 0, P - 1).to(tl.int64)
-        rows = (places - numbers * PAGE).to(tl.int64)
-        k_rows, v_rows = pages * k_page + rows * k_row, pages * v_page + rows * v_row
-    return k_rows, v_rows
+        pages = clamp(pages, 0, P - 1).to(tl.int64)
+        offsets = pages * of_page + (places - numbers * PAGE) * tl.cast(of_row, tl.int32)
+    return offsets
 
 
 @triton.jit
@@ -88,31 +98,78 @@ def read(at, inside, WHOLE: tl.constexpr, MASKED: tl.constexpr):
 
 
 @triton.jit
+def halves(pairs):
+    """Of pairs of f8e4m3 the first ones and the second ones, in f16."""
+    if INTERPRETED:
+        first = pairs.to(tl.uint8).to(tl.float8e4nv, bitcast=True).to(tl.float16)
+        second = (pairs >> 8).to(tl.uint8).to(tl.float8e4nv, bitcast=True).to(tl.float16)
+    else:
+        first, second = tl.inline_asm_elementwise(
+            UNPACK, "=r,=r,r", [pairs], dtype=(tl.float16, tl.float16), is_pure=True, pack=2
+        )
+    return first, second
+
+
+@triton.jit
+def products(q, q_second, keys, scores, PAIRS: tl.constexpr):
+    """`scores` and those of a block of keys. With PAIRS, `q` has every other column, and `q_second` the rest."""
+    if PAIRS:
+        keys, second = halves(keys)
+        scores = tl.dot(q_second, tl.trans(second), scores)
+    return tl.dot(q, tl.trans(keys.to(q.dtype)), scores)
+
+
+@triton.jit
 def walk(
-    q, q_rest, k, v, page_table, table_step, first, k_page, k_row, v_page, v_row, P, PAGE, D, DV,
-    sums, total, top, scale, softcap, lowest, last, begin, stop, columns, d, d_rest, dv,
-    WHOLE: tl.constexpr, REST: tl.constexpr, MASKED: tl.constexpr, BLOCK_N: tl.constexpr,
+    q, q_second, rest, rest_second, k, k_rest, v, key_head, page_table, table_step, first,
+    k_page, k_row, v_page, v_row, P, PAGE, D, DV,
+    sums, second, total, top, scale, softcap, lowest, last, begin, stop, columns,
+    WHOLE: tl.constexpr, SAME: tl.constexpr, REST: tl.constexpr, TMA: tl.constexpr, EIGHT: tl.constexpr,
+    EACH: tl.constexpr, MASKED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
     """Add the keys and values from `begin` to `stop` to what the queries have.
 
     With MASKED, each query sees keys from `lowest` to `last`, scores have a cap, and what lies behind `stop` may be
-    anything, such as NaN. Without, all queries see all keys, and the scale is above 0.
+    anything, such as NaN. Without, all queries see all keys, and the scale is above 0. With EIGHT, keys and values are
+    f8e4m3, and `scale` has a number for each query; with an EACH of 2 they are pairs, and `second` has sums of the
+    second of each.
+
+    Pages are looked up one block ahead, so that as many blocks of keys are on their way as there are stages.
     """
+    d, dv = tl.arange(0, BLOCK_D // EACH), tl.arange(0, BLOCK_V // EACH)
+    pages = None
+    if page_table is not None:
+        pages = look_up(page_table, table_step, begin + columns, stop, PAGE)
     for n in tl.range(begin, stop, BLOCK_N):
         places = n + columns
         inside = places < stop
-        k_rows, v_rows = rows_of_keys(
-            page_table, table_step, n, columns, stop, first, k_page, k_row, v_page, v_row, P, PAGE
-        )
-        keys = read(k + k_rows[None, :] + d[:, None], inside[None, :] & (d[:, None] < D), WHOLE, MASKED)
-        values = read(v + v_rows[:, None] + dv[None, :], inside[:, None] & (dv[None, :] < DV), WHOLE, MASKED)
-        scores = tl.dot(q, keys.to(q.dtype))
+        if TMA:
+            row, head = tl.cast(first + n, tl.int32), tl.cast(key_head, tl.int32)
+            keys = k.load([row, head, 0]).reshape(BLOCK_N, BLOCK_D)
+            values = v.load([row, head, 0]).reshape(BLOCK_N, BLOCK_V)
+            if MASKED:
+                values = tl.where(inside[:, None], values, 0.0)
+        else:
+            k_rows = rows_of_keys(pages, places, first, k_page, k_row, P, PAGE)
+            v_rows = k_rows if SAME else rows_of_keys(pages, places, first, v_page, v_row, P, PAGE)
+            if page_table is not None:
+                pages = look_up(page_table, table_step, places + BLOCK_N, stop, PAGE)
+            keys = read(k + k_rows[:, None] + d[None, :], inside[:, None] & (d[None, :] < D), WHOLE, MASKED)
+            values = read(v + v_rows[:, None] + dv[None, :], inside[:, None] & (dv[None, :] < DV), WHOLE, MASKED)
+        scores = products(q, q_second, keys, tl.zeros([BLOCK_M, BLOCK_N], tl.float32), EACH == 2)
         if REST > 0:
-            rest = inside[None, :] & (d_rest[:, None] < D)
-            keys = read(k + k_rows[None, :] + d_rest[:, None], rest, WHOLE, MASKED)
-            scores = tl.dot(q_rest, keys.to(q.dtype), scores)
+            if TMA:
+                keys = k_rest.load([tl.cast(first + n, tl.int32), tl.cast(key_head, tl.int32), BLOCK_D]).reshape(
+                    BLOCK_N, REST
+                )
+            else:
+                d_rest = BLOCK_D // EACH + tl.arange(0, REST // EACH)
+                own = inside[:, None] & (d_rest[None, :] < D)
+                keys = read(k + k_rows[:, None] + d_rest[None, :], own, WHOLE, MASKED)
+            scores = products(rest, rest_second, keys, scores, EACH == 2)
         if MASKED:
-            scores *= scale
+            scores *= scale[:, None] if EIGHT else scale
             if softcap > 0.0:
                 scores = softcap - 2.0 * softcap / (1.0 + tl.exp2(scores * (2.0 * LOG2E / softcap)))
             seen = inside[None, :] & (places[None, :] <= last[:, None]) & (places[None, :] >= lowest[:, None])
@@ -121,28 +178,109 @@ def walk(
             level = tl.where(higher == LOWEST, 0.0, higher)
             powers = tl.exp2(scores - level[:, None])
         else:
-            higher = tl.maximum(top, tl.max(scores, 1) * (scale * LOG2E))
+            factor = scale * LOG2E
+            higher = tl.maximum(top, tl.max(scores, 1) * factor)
             level = tl.where(higher == LOWEST, 0.0, higher)
-            powers = tl.exp2(scores * (scale * LOG2E) - level[:, None])
+            powers = tl.exp2(scores * (factor[:, None] if EIGHT else factor) - level[:, None])
         fade = tl.exp2(top - level)
         total = total * fade + tl.sum(powers, 1)
         top = higher
-        sums = tl.dot(powers.to(q.dtype), values.to(q.dtype), sums * fade[:, None])
-    return sums, total, top
+        powers = powers.to(q.dtype)
+        if EACH == 2:
+            values, others = halves(values)
+            second = tl.dot(powers, others, second * fade[:, None])
+        sums = tl.dot(powers, values.to(q.dtype), sums * fade[:, None])
+    return sums, second, total, top
+
+
+@triton.jit
+def queries_of(at, inside, D, REST: tl.constexpr, EACH: tl.constexpr, BLOCK: tl.constexpr):
+    """Queries, and their columns from BLOCK on; with an EACH of 2, every other column of both, and the rest.
+
+    `at` has the first column of each. What there is not is one of the others.
+    """
+    d = tl.arange(0, BLOCK // EACH) * EACH
+    d_rest = BLOCK + tl.arange(0, REST // EACH if REST > 0 else 16) * EACH
+    own, own_rest = inside & (d[None, :] < D), inside & (d_rest[None, :] < D)
+    q = tl.load(at + d[None, :], mask=own, other=0.0)
+    rest = tl.load(at + d_rest[None, :], mask=own_rest, other=0.0) if REST > 0 else q
+    second, rest_second = q, rest
+    if EACH == 2:
+        second = tl.load(at + d[None, :] + 1, mask=own, other=0.0)
+        rest_second = tl.load(at + d_rest[None, :] + 1, mask=own_rest, other=0.0) if REST > 0 else second
+    return q, second, rest, rest_second
+
+
+@triton.jit
+def exponent(q):
+    """The greatest exponent of each row of bf16, which is 127 of 1."""
+    return tl.max((q.to(tl.int16, bitcast=True) & 32767).to(tl.int32), 1) >> 7
+
+
+@triton.jit
+def power(exponents):
+    """2 to the power exponent - 127, for 1 to 254."""
+    return (exponents << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def halved(q, second, rest, rest_second, scale, BLOCK_M: tl.constexpr):
+    """Queries in f16, and a scale of scores for each. Rows of bf16 are times a power of 2: their greatest is large.
+
+    What is lost is less than 2^-38 of the greatest. NaN and infinities stay.
+    """
+    scale += tl.zeros([BLOCK_M], tl.float32)
+    if q.dtype == tl.bfloat16:
+        most = tl.maximum(tl.maximum(exponent(q), exponent(second)), 15)
+        most = tl.minimum(tl.maximum(most, tl.maximum(exponent(rest), exponent(rest_second))), 254)
+        lift = power(268 - most)[:, None]
+        q, second = (q * lift).to(tl.float16), (second * lift).to(tl.float16)
+        rest, rest_second = (rest * lift).to(tl.float16), (rest_second * lift).to(tl.float16)
+        scale *= power(most - 14)
+    return q, second, rest, rest_second, scale
+
+
+@triton.jit
+def write(
+    sums, second, total, top, sees, inside, rows, heads, each, out, lse, partial, stats, v_scale,
+    out_row, out_head, lse_row, lse_head, DV, SPLIT: tl.constexpr, EACH: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
+    """The results of a block of queries, or its part of them."""
+    if EACH == 2:
+        sums = tl.join(sums, second).reshape(BLOCK_M, BLOCK_V)
+    dv = tl.arange(0, BLOCK_V)
+    own = inside[:, None] & (dv[None, :] < DV)
+    # A query that sees keys whose scores are all -inf has NaN by the definition.
+    total = tl.where(sees & (total == 0.0), NAN, total)
+    if SPLIT > 1:
+        tl.store(partial + each[:, None] * BLOCK_V + dv[None, :], sums, mask=own)
+        tl.store(stats + each * 2, total, mask=inside)
+        tl.store(stats + each * 2 + 1, top, mask=inside)
+    else:
+        result = tl.where(sees[:, None], sums / total[:, None] * v_scale, 0.0).to(out.dtype.element_ty)
+        tl.store(out + (rows * out_row + heads * out_head)[:, None] + dv[None, :], result, mask=own)
+        if lse is not None:
+            level = tl.where(sees, (top + tl.log2(total)) * LN2, LOWEST)
+            tl.store(lse + rows * lse_row + heads * lse_head, level, mask=inside)
 
 
 @triton.jit(do_not_specialize=["B", "M", "N", "W", "causal", "window", "softcap", "scale", "k_scale", "v_scale"])
 def attend(
-    q, k, v, cu_q, cu_k, page_table, seq_lens, out, lse, partial, scale, window, softcap, k_scale, v_scale,
+    q, k, k_rest, v, cu_q, cu_k, page_table, seq_lens, out, lse, partial, scale, window, softcap, k_scale, v_scale,
     q_row, q_head, k_page, k_row, k_head, v_page, v_row, v_head, out_row, out_head, lse_row, lse_head,
     cu_q_step, cu_k_step, table_row, table_step, lens_step, B, H, HK, M, N, P, PAGE, W, D, DV, causal,
-    SPLIT: tl.constexpr, WHOLE: tl.constexpr, REST: tl.constexpr,
+    SPLIT: tl.constexpr, WHOLE: tl.constexpr, SAME: tl.constexpr, REST: tl.constexpr, TMA: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
     """One block of queries. With SPLIT above 1, sums, sums of powers and greatest scores go to `partial`.
 
-    It has M x H x SPLIT rows of BLOCK_V + 2 floats.
+    It has M x H x SPLIT rows of BLOCK_V + 2 floats. WHOLE: heads have BLOCK_D + REST columns of keys, and BLOCK_V of
+    values. SAME: the strides of pages and rows of keys are those of values.
     """
+    B, H, HK = tl.cast(B, tl.int32), tl.cast(H, tl.int32), tl.cast(HK, tl.int32)
+    M, N, W = tl.cast(M, tl.int32), tl.cast(N, tl.int32), tl.cast(W, tl.int32)
+    P, PAGE = tl.cast(P, tl.int32), tl.cast(PAGE, tl.int32)
     group = H // HK
     if SPLIT == 1:  # blocks of one head of keys run at the same time, those with the most keys first
         blocks = M * group // BLOCK_M + B + 1
@@ -174,48 +312,45 @@ def attend(
     lowest = tl.where(window > 0, tl.maximum(place - window + 1, begin), begin)
     sees = last >= lowest
     each = (rows * H + heads) * SPLIT + part
+    stats = partial
     if SPLIT > 1:
-        stats = partial + tl.cast(M, tl.int64) * H * SPLIT * BLOCK_V
+        stats += tl.cast(M, tl.int64) * H * SPLIT * BLOCK_V
         if begin >= stop:
             tl.store(stats + each * 2, tl.zeros([BLOCK_M], tl.float32), mask=inside)
             tl.store(stats + each * 2 + 1, tl.full([BLOCK_M], LOWEST, tl.float32), mask=inside)
             return
 
-    d = tl.arange(0, BLOCK_D)
-    dv = tl.arange(0, BLOCK_V)
-    d_rest = BLOCK_D + tl.arange(0, REST if REST > 0 else 16)
+    EIGHT: tl.constexpr = False if TMA else k.dtype.element_ty == tl.float8e4nv
+    EACH: tl.constexpr = 2 if EIGHT and SPLIT > 1 else 1
+    if EACH == 2:  # two columns are an element of 16 bits: such blocks are transposed by hardware, those of 8 are not
+        k = k.to(tl.pointer_type(tl.int16), bitcast=True)
+        v = v.to(tl.pointer_type(tl.int16), bitcast=True)
     at = q + (rows * q_row + heads * q_head)[:, None]
-    block_q = tl.load(at + d[None, :], mask=inside[:, None] & (d[None, :] < D), other=0.0)
-    block_rest = block_q
-    if REST > 0:
-        block_rest = tl.load(at + d_rest[None, :], mask=inside[:, None] & (d_rest[None, :] < D), other=0.0)
+    block_q, second_q, rest, second_rest = queries_of(at, inside[:, None], D, REST, EACH, BLOCK_D)
     scale = tl.where(scale == 0.0, 1.0 / tl.sqrt(tl.cast(D, tl.float32)), scale) * k_scale
-    k += key_head.to(tl.int64) * k_head
-    v += key_head.to(tl.int64) * v_head
-    sums = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
+    if (window > 0) | (softcap > 0.0) | (scale <= 0.0):
+        full = begin
+    if EIGHT:  # f8e4m3 becomes f16 in one instruction, and bf16 in several
+        block_q, second_q, rest, second_rest, scale = halved(block_q, second_q, rest, second_rest, scale, BLOCK_M)
+    if not TMA:
+        k += key_head.to(tl.int64) * (k_head // EACH)
+        v += key_head.to(tl.int64) * (v_head // EACH)
+    sums = tl.zeros([BLOCK_M, BLOCK_V // EACH], tl.float32)
+    second = sums
     total = tl.zeros([BLOCK_M], tl.float32)
     top = tl.full([BLOCK_M], LOWEST, tl.float32)
-    if (window > 0) | (softcap > 0.0) | (scale <= 0.0) | (SPLIT > 1):
-        full = begin
-    for masked in tl.static_range(SPLIT > 1, 2):  # what all queries see, and the rest
-        sums, total, top = walk(
-            block_q, block_rest, k, v, page_table, table_step, start, k_page, k_row, v_page, v_row, P, PAGE, D, DV,
-            sums, total, top, scale, softcap, lowest, last, full if masked else begin, stop if masked else full,
-            tl.arange(0, BLOCK_N), d, d_rest, dv, WHOLE, REST, masked == 1, BLOCK_N,
+    for masked in tl.static_range(2):  # what all queries see, and the rest
+        sums, second, total, top = walk(
+            block_q, second_q, rest, second_rest, k, k_rest, v, key_head, page_table, table_step, start,
+            k_page // EACH, k_row // EACH, v_page // EACH, v_row // EACH, P, PAGE, D // EACH, DV // EACH,
+            sums, second, total, top, scale, softcap, lowest, last,
+            full if masked else begin, stop if masked else full, tl.arange(0, BLOCK_N),
+            WHOLE, SAME, REST, TMA, EIGHT, EACH, masked == 1, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_V,
         )  # fmt: skip
-    # A query that sees keys whose scores are all -inf has NaN by the definition.
-    total = tl.where(sees & (total == 0.0), NAN, total)
-    if SPLIT > 1:
-        tl.store(partial + each[:, None] * BLOCK_V + dv[None, :], sums, mask=inside[:, None] & (dv[None, :] < DV))
-        tl.store(stats + each * 2, total, mask=inside)
-        tl.store(stats + each * 2 + 1, top, mask=inside)
-    else:
-        result = tl.where(sees[:, None], sums / total[:, None] * v_scale, 0.0).to(out.dtype.element_ty)
-        at = out + (rows * out_row + heads * out_head)[:, None] + dv[None, :]
-        tl.store(at, result, mask=inside[:, None] & (dv[None, :] < DV))
-        if lse is not None:
-            level = tl.where(sees, (top + tl.log2(total)) * LN2, LOWEST)
-            tl.store(lse + rows * lse_row + heads * lse_head, level, mask=inside)
+    write(
+        sums, second, total, top, sees, inside, rows, heads, each, out, lse, partial, stats, v_scale,
+        out_row, out_head, lse_row, lse_head, DV, SPLIT, EACH, BLOCK_M, BLOCK_V,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["M", "v_scale"])

@@ -8,10 +8,12 @@ from typing import Any
 from aot_tune.spec import (
     Buffer,
     Config,
+    Descriptor,
     Expr,
     Kernel,
     KernelArgument,
     TritonFunction,
+    alignment,
     attribute,
     ceildiv,
     dims,
@@ -24,7 +26,7 @@ from aot_tune.spec import (
 )
 
 B, H, HK, M, N, P, PAGE, W, D, DV = dims("B H HK M N P PAGE W D DV")
-BLOCK_M, SPLIT = parameter("BLOCK_M"), parameter("SPLIT")
+BLOCK_M, BLOCK_N, SPLIT = (parameter(name) for name in ("BLOCK_M", "BLOCK_N", "SPLIT"))
 BLOCKS = M * (H // HK) // BLOCK_M + B + 1
 """Blocks of queries for a head of keys, which are enough for any lengths: see triton.py."""
 LSE = present("lse") == 1
@@ -55,6 +57,7 @@ W192 = Width("192", 128, 64, 128, (W128,))
 W256 = Width("256", 256, 0, 256, (W192,))
 W576 = Width("576", 512, 64, 512, (W256,))
 
+_HOPPER = target("capability") == 90
 _SIZES = ((M * H < 2**30) & (B < 2**20) & (H % HK == 0), B * M * H * D * DV > 0)
 _UNIT: tuple[Expr, ...] = (stride("q", 2) == 1, stride("out", 2) == 1)
 _STRIDES: dict[str, KernelArgument] = {
@@ -63,8 +66,11 @@ _STRIDES: dict[str, KernelArgument] = {
     "cu_q_step": stride("cu_q", 0),
     "causal": attribute("causal"),
 }
-_RAGGED: dict[str, KernelArgument] = {
+_OF_KEYS = {
     **{f"{t}_{axis}": stride(t, i) for t in ("k", "v") for i, axis in enumerate(("row", "head"))},
+    "SAME": stride("k", 0) == stride("v", 0),
+}
+_RAGGED: dict[str, KernelArgument] = {
     "cu_k_step": stride("cu_k", 0),
     **dict.fromkeys(("k_page", "v_page", "table_row", "table_step", "lens_step"), 0),
     **dict.fromkeys(("P", "PAGE", "W"), 1),
@@ -72,6 +78,7 @@ _RAGGED: dict[str, KernelArgument] = {
     **dict.fromkeys(("page_table", "seq_lens")),
 }
 _PAGED: dict[str, KernelArgument] = {
+    "SAME": (stride("k_pages", 0) == stride("v_pages", 0)) & (stride("k_pages", 1) == stride("v_pages", 1)),
     **{f"{t}_{axis}": stride(f"{t}_pages", i) for t in ("k", "v") for i, axis in enumerate(("page", "row", "head"))},
     "k": "k_pages",
     "v": "v_pages",
@@ -89,9 +96,9 @@ def _attend(width: Width, arguments: dict[str, KernelArgument], configs: tuple[C
     split = "SPLIT" in configs[0]
     partial = Buffer("f32", M * H * SPLIT * (width.values + 2)) if split else None
     whole = (width.keys + width.rest == D) & (width.values == DV)
-    constants: dict[str, KernelArgument] = {"WHOLE": whole, "REST": width.rest, "BLOCK_D": width.keys}
-    constants |= {"BLOCK_V": width.values, "partial": partial} | ({} if split else {"SPLIT": 1})
-    given = _STRIDES | arguments | constants
+    constants: dict[str, KernelArgument] = {"WHOLE": whole, "REST": width.rest, "BLOCK_D": width.keys, "TMA": False}
+    constants |= {"BLOCK_V": width.values, "partial": partial, "k_rest": None} | ({} if split else {"SPLIT": 1})
+    given = _STRIDES | constants | arguments
     functions = [
         TritonFunction("ragged_attention/triton.py:attend", given, (BLOCKS * HK * (SPLIT if split else 1),)),
     ]
@@ -106,60 +113,104 @@ def _attend(width: Width, arguments: dict[str, KernelArgument], configs: tuple[C
         listed=configs,
         follows={"f16": "bf16"},
         compile_seconds=6.0,
+        tile={"M": BLOCK_M, "H": 1},
         **more,
     )
 
 
-def ragged(width: Width, *configs: tuple[int, ...]) -> Kernel:
-    """The kernel for keys one after another. Offsets within a block have 32 bits."""
-    near = [e for t in ("k", "v") for e in (stride(t, 2) == 1, (stride(t, 0) < 2**23) & (stride(t, 0) > -(2**23)))]
+def ragged(width: Width, hopper: Expr, *configs: tuple[int, ...]) -> Kernel:
+    """The kernel for keys one after another. On Hopper it is for what descriptors cannot take, and has few configs."""
     return _attend(
         width,
-        _RAGGED,
+        _RAGGED | _OF_KEYS,
         table("BLOCK_M BLOCK_N num_warps num_stages", *configs),
         name=f"triton_{width.name}",
         dtypes={"T": ("bf16", "f16")},
-        requires=(*_SIZES, *_UNIT, *near, *width.requires, N < 2**30),
-        tile={"M": BLOCK_M, "H": 1},
+        constraints=(~_HOPPER | hopper,),
+        requires=(*_SIZES, *_UNIT, stride("k", 2) == 1, stride("v", 2) == 1, *width.requires, N < 2**30),
     )
 
 
-def paged(width: Width, *configs: tuple[int, ...]) -> tuple[Kernel, ...]:
+def ragged_tma(width: Width, *configs: tuple[int, ...]) -> Kernel:
+    """As `ragged`, with descriptors of keys and values that the host makes; columns behind their last are zeros."""
+    arguments = _RAGGED | dict.fromkeys(_OF_KEYS, 0) | {"TMA": True, "k": Descriptor("k", (BLOCK_N, 1, width.keys))}
+    arguments |= {"v": Descriptor("v", (BLOCK_N, 1, width.values))}
+    if width.rest:
+        arguments["k_rest"] = Descriptor("k", (BLOCK_N, 1, width.rest))
+    aligned = [e for t in ("k", "v") for axis in (0, 1) for e in (stride(t, axis) % 8 == 0, stride(t, axis) > 0)]
+    aligned += [alignment("k") >= 16, alignment("v") >= 16, stride("k", 2) == 1, stride("v", 2) == 1]
+    return _attend(
+        width,
+        arguments,
+        table("BLOCK_M BLOCK_N num_warps num_stages", *configs),
+        name=f"triton_tma_{width.name}",
+        dtypes={"T": ("bf16", "f16")},
+        constraints=(target("capability") >= 90, target("shared_bytes") >= 227 * 1024),
+        requires=(*_SIZES, *_UNIT, *aligned, D % 8 == 0, DV % 8 == 0, *width.requires, (N > 0) & (N < 2**30)),
+    )
+
+
+def paged(width: Width, configs: tuple[tuple[int, ...], ...], eight: tuple[tuple[int, ...], ...]) -> tuple[Kernel, ...]:
     """Kernels for pages of q's dtype and of 8 bits. Those that share keys are for few queries of each sequence."""
     split = len(configs[0]) == 5
     names = "BLOCK_M BLOCK_N SPLIT num_warps num_stages" if split else "BLOCK_M BLOCK_N num_warps num_stages"
+    strides = [stride(f"{t}_pages", axis) for t in ("k", "v") for axis in range(3)]
     requires = (*_SIZES, *_UNIT, stride("k_pages", 3) == 1, stride("v_pages", 3) == 1, *width.requires)
     requires += ((W * PAGE < 2**21) & (P < 2**30), *((M * H * SPLIT <= 2**18,) if split else ()))
+    # Offsets within a page have 32 bits.
+    requires += tuple((s < 2**31) & (s > -(2**31)) for s in strides)
+    requires += tuple((PAGE * s < 2**31) & (PAGE * s > -(2**31)) for s in (strides[1], strides[4]))
+    # Columns of 8 bits are read in pairs.
+    pairs = (D % 2 == 0, DV % 2 == 0, alignment("k_pages") >= 2, alignment("v_pages") >= 2)
+    pairs += tuple(s % 2 == 0 for s in strides)
     return tuple(
         _attend(
             width,
             _PAGED,
-            table(names, *configs),
+            table(names, *listed),
             name=f"triton_{'split_' if split else ''}{width.name}{ending}",
             dtypes={"T": ("bf16", "f16"), "C": cache},
-            requires=requires,
+            requires=(*requires, *(pairs if ending and split else ())),
             constraints=(target("capability") >= 89,) if ending else (),
             worthwhile=(M <= 16 * B,) if split else (M >= 4 * B,),
-            tile={"M": BLOCK_M, "H": 1},
             **({"split": SPLIT} if split else {}),
         )
-        for ending, cache in (("", ("bf16", "f16")), ("_f8", ("f8e4m3",)))
+        for ending, cache, listed in (("", ("bf16", "f16"), configs), ("_f8", ("f8e4m3",), eight))
     )
 
 
 RAGGED_KERNELS = (
-    ragged(W64, (128, 64, 4, 3), (128, 128, 8, 3), (64, 64, 4, 3)),
-    ragged(W128, (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 3)),
-    ragged(W192, (128, 64, 8, 2), (64, 64, 4, 2)),
-    ragged(W256, (128, 64, 8, 2), (128, 32, 8, 2)),
+    ragged_tma(W64, (128, 128, 8, 3), (128, 64, 4, 3), (128, 64, 8, 3), (64, 64, 4, 3)),
+    ragged_tma(W128, (128, 128, 8, 3), (128, 128, 8, 2), (128, 64, 8, 3), (64, 64, 4, 2)),
+    ragged_tma(W192, (128, 128, 8, 2), (128, 64, 8, 2), (64, 64, 4, 2)),
+    ragged_tma(W256, (128, 64, 8, 2), (128, 32, 8, 3)),
+    ragged(W64, BLOCK_M == 128, (128, 64, 4, 3), (64, 64, 4, 3)),
+    ragged(W128, BLOCK_M == 128, (128, 64, 8, 3), (64, 64, 4, 3)),
+    ragged(W192, BLOCK_M == 128, (128, 64, 8, 2), (64, 64, 4, 2)),
+    ragged(W256, BLOCK_N == 64, (128, 64, 8, 2), (128, 32, 8, 2)),
 )
-# To look up a page takes stages of its own: with 3 or 4, one block of keys is on its way, with 5 there are two.
 PAGED_KERNELS = (
-    *paged(W64, (128, 64, 4, 3), (64, 64, 4, 3)),
-    *paged(W128, (128, 64, 8, 3), (64, 64, 4, 3)),
-    *paged(W256, (128, 32, 8, 3), (64, 32, 4, 3)),
-    *paged(W64, (16, 128, 16, 4, 3), (16, 128, 4, 4, 5), (16, 128, 64, 4, 3)),
-    *paged(W128, (16, 64, 16, 4, 5), (16, 64, 4, 4, 5), (16, 64, 64, 4, 5), (16, 128, 16, 4, 3), (64, 64, 16, 4, 3)),
-    *paged(W256, (16, 32, 16, 4, 5), (16, 64, 32, 4, 3)),
-    *paged(W576, (16, 32, 16, 8, 3), (16, 32, 64, 8, 3), (32, 32, 16, 8, 2)),
+    *paged(W64, ((128, 128, 8, 3), (128, 64, 4, 3), (64, 64, 4, 3)), ((128, 128, 8, 3), (128, 64, 4, 3))),
+    *paged(W128, ((128, 128, 8, 3), (128, 64, 8, 3), (64, 64, 4, 3)), ((128, 128, 8, 3), (128, 64, 8, 3))),
+    *paged(W256, ((128, 64, 8, 2), (128, 32, 8, 3)), ((128, 32, 8, 3), (64, 32, 8, 3))),
+    *paged(
+        W64,
+        ((16, 128, 16, 4, 3), (16, 64, 16, 2, 4), (16, 128, 4, 4, 3), (16, 64, 64, 2, 4)),
+        ((16, 128, 16, 4, 3), (16, 64, 16, 2, 4), (16, 128, 4, 4, 3), (16, 64, 64, 2, 4), (16, 32, 16, 1, 4)),
+    ),
+    *paged(
+        W128,
+        ((16, 64, 16, 4, 3), (16, 64, 4, 4, 3), (16, 64, 32, 4, 3), (16, 64, 128, 4, 3), (64, 64, 16, 4, 3)),
+        ((16, 64, 16, 4, 4), (16, 64, 4, 4, 4), (16, 64, 64, 2, 3), (16, 64, 128, 4, 3), (64, 64, 16, 4, 3)),
+    ),
+    *paged(
+        W256,
+        ((16, 32, 16, 4, 3), (16, 32, 16, 4, 4), (16, 32, 64, 4, 3)),
+        ((16, 64, 16, 4, 3), (16, 32, 16, 4, 4), (16, 64, 64, 4, 3)),
+    ),
+    *paged(
+        W576,
+        ((16, 32, 8, 8, 3), (16, 16, 8, 4, 3), (16, 32, 64, 8, 3), (16, 16, 128, 4, 3), (32, 32, 16, 8, 2)),
+        ((16, 64, 8, 8, 3), (16, 32, 8, 4, 3), (16, 32, 64, 4, 3), (16, 32, 128, 4, 3)),
+    ),
 )

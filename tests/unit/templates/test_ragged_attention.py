@@ -399,6 +399,11 @@ def trials() -> Iterator[Trial]:
     yield RAGGED, "triton_64", blocks, Check(problem=ragged, special="q"), {}
     fewer = problem(**small | {"N": 17, "H": 2}, D=150, DV=128, dtypes=f16)
     yield RAGGED, "triton_192", blocks, Check(problem=fewer, scalars={"scale": 0.0}), {}
+    # Descriptors clip columns, and read keys of the next sequence, which may be anything.
+    clipped = problem(**small | {"N": 17, "H": 2}, D=152, DV=120, dtypes=f16)
+    yield RAGGED, "triton_tma_192", blocks, Check(problem=clipped), {}
+    yield RAGGED, "triton_tma_64", blocks, Check(problem=ragged, scalars=options), {}
+    yield RAGGED, "triton_tma_64", blocks, Check(problem=ragged, special="v"), {}
     scales = {"k_scale": 0.5, "v_scale": -2.0}
     for width, name in ((64, "triton_64"), (64, "triton_split_64"), (128, "triton_split_128_f8")):
         cache = {"C": "f8e4m3" if "f8" in name else "f16"}
@@ -412,9 +417,26 @@ def trials() -> Iterator[Trial]:
     few: dict[str, Any] = {"B": 9, "H": 2, "HK": 1, "M": 5, "P": 2, "PAGE": 1, "W": 3, "D": 500, "DV": 300}
     empty = problem(**few, dtypes={"T": "f16", "C": "f16"}, present=["lse"])
     yield PAGED, "triton_split_576", blocks | {"SPLIT": 2}, Check(problem=empty), {}
+    # Pages of 8 bits make queries in bf16 ones in f16.
+    eight: dict[str, Any] = {"dtypes": {"T": "bf16", "C": "f8e4m3"}, "attributes": lower, "present": ["lse"]}
+    sizes: dict[str, Any] = {"B": 2, "H": 4, "HK": 2, "P": 20, "PAGE": 9, "W": 8, "D": 60, "DV": 40}
+    long, short = (problem(**sizes, M=m, **eight) for m in (40, 7))
+    every = problem(**sizes, M=2, dtypes=eight["dtypes"])
+    latent = problem(B=2, H=3, HK=1, M=4, P=9, PAGE=16, W=4, D=576, DV=512, **eight)
+    for name, check in (
+        ("triton_64_f8", Check(problem=long, scalars=scales)),
+        ("triton_64_f8", Check(problem=long, scalars=scales | options, special="q")),
+        ("triton_split_64_f8", Check(problem=short, special="q")),
+        ("triton_split_64_f8", Check(problem=every, special="v_pages")),
+        ("triton_split_64_f8", Check(problem=short, odd="zeros")),
+        ("triton_split_64_f8", Check(problem=short, odd="denormal numbers")),
+        ("triton_split_576_f8", Check(problem=latent)),
+    ):
+        yield PAGED, name, blocks | ({"SPLIT": 2} if "split" in name else {}), check, {}
     far = 2**31 - 1
     for put in ({"cu_q": [far, -far, 9]}, {"cu_q": [9, 4, 30], "cu_k": [far, 5, -far, 80]}):
-        yield RAGGED, "triton_64", blocks, Check(problem=ragged), put
+        for name in ("triton_64", "triton_tma_64"):
+            yield RAGGED, name, blocks, Check(problem=ragged), put
     for put in ({"cu_q": [5, 2], "seq_lens": [far, -far]}, {"page_table": [far, -far, 3]}):
         yield PAGED, "triton_split_128_f8", blocks | {"SPLIT": 2}, Check(problem=paged), put
 
