@@ -33,12 +33,25 @@ def clamp(x, low, high):
 
 
 @triton.jit
+def first_block(cu_q, step, b, M, group, BLOCK_M: tl.constexpr):
+    """The first block of a sequence."""
+    return clamp(tl.load(cu_q + b * step), 0, M) * group // BLOCK_M + b
+
+
+@triton.jit
 def sequence_of(cu_q, step, block, B, M, group, BLOCK_M: tl.constexpr):
-    """The last sequence whose first block is this one or before it, and where it begins and ends."""
-    low, high = B * 0, B + 1
+    """The last sequence whose first block is this one or before it, and where it begins and ends.
+
+    It is where lengths alike would have it, or is searched for: each step of that waits for memory.
+    """
+    low = clamp(((block + 1) * B * BLOCK_M - 1) // (M * group + B * BLOCK_M), 0, B)
+    high = low + 1
+    behind = first_block(cu_q, step, tl.minimum(high, B), M, group, BLOCK_M)
+    if (first_block(cu_q, step, low, M, group, BLOCK_M) > block) | ((behind <= block) & (low < B)):
+        low, high = B * 0, B + 1
     while high - low > 1:
         middle = (low + high) // 2
-        here = clamp(tl.load(cu_q + middle * step), 0, M) * group // BLOCK_M + middle <= block
+        here = first_block(cu_q, step, middle, M, group, BLOCK_M) <= block
         low = tl.where(here, middle, low)
         high = tl.where(here, high, middle)
     first = clamp(tl.load(cu_q + low * step), 0, M)
