@@ -244,6 +244,14 @@ def test_few_rows_by_matrix_units(name: str, dtype: str, which: int, tmp_path: P
         rows = 8 * tiles - 7 if groups == 1 else 8 * tiles - groups % 2
         shape = (rows, n // width * width or width, step * groups * of_group, groups)
         check(launch, name, dtype, shape, checkpoint="gptq_v2" if groups == 1 else "gptq")
+    whole = 2 if name == "nf4_mm" else 1  # of nf4, a batch is two steps
+
+    @settings(max_examples=8, deadline=None, derandomize=True)
+    @given(m=integers(1, 8 * tiles), groups=integers(1, 7), of_group=integers(1, 7), blocks=integers(1, 2))
+    def holds(m: int, groups: int, of_group: int, blocks: int) -> None:
+        check(launch, name, dtype, (m, width * blocks, step * groups * of_group * whole, groups))
+
+    holds()
 
 
 @pytest.mark.parametrize(("name", "dtype"), [*zip(FORMATS, ("f16", "bf16", "f16", "bf16"), strict=True)])
