@@ -118,6 +118,11 @@ def _attend(width: Width, arguments: dict[str, KernelArgument], configs: tuple[C
     )
 
 
+def _table(names: str, rows: tuple[tuple[int, ...], ...]) -> tuple[Config, ...]:
+    """Configs, at whose end may be how many registers a thread has at most: with 128, twice as many programs run."""
+    return table(f"{names} maxnreg", *((*row, 255)[: names.count(" ") + 2] for row in rows))
+
+
 def ragged(width: Width, hopper: Expr, *configs: tuple[int, ...]) -> Kernel:
     """The kernel for keys one after another. On Hopper it is for what descriptors cannot take, and has few configs."""
     return _attend(
@@ -142,7 +147,7 @@ def ragged_tma(width: Width, *configs: tuple[int, ...]) -> Kernel:
     return _attend(
         width,
         arguments,
-        table("BLOCK_M BLOCK_N num_warps num_stages", *configs),
+        _table("BLOCK_M BLOCK_N num_warps num_stages", configs),
         name=f"triton_tma_{width.name}",
         dtypes={"T": ("bf16", "f16")},
         constraints=(target("capability") >= 90, target("shared_bytes") >= 227 * 1024),
@@ -150,10 +155,11 @@ def ragged_tma(width: Width, *configs: tuple[int, ...]) -> Kernel:
     )
 
 
-def paged(width: Width, configs: tuple[tuple[int, ...], ...], eight: tuple[tuple[int, ...], ...]) -> tuple[Kernel, ...]:
+def paged(
+    width: Width, configs: tuple[tuple[int, ...], ...], eight: tuple[tuple[int, ...], ...], *, split: bool = False
+) -> tuple[Kernel, ...]:
     """Kernels for pages of q's dtype and of 8 bits. Those that share keys are for few queries of each sequence."""
-    split = len(configs[0]) == 5
-    names = "BLOCK_M BLOCK_N SPLIT num_warps num_stages" if split else "BLOCK_M BLOCK_N num_warps num_stages"
+    names = f"BLOCK_M BLOCK_N {'SPLIT ' if split else ''}num_warps num_stages"
     strides = [stride(f"{t}_pages", axis) for t in ("k", "v") for axis in range(3)]
     requires = (*_SIZES, *_UNIT, stride("k_pages", 3) == 1, stride("v_pages", 3) == 1, *width.requires)
     requires += ((W * PAGE < 2**21) & (P < 2**30), *((M * H * SPLIT <= 2**18,) if split else ()))
@@ -167,7 +173,7 @@ def paged(width: Width, configs: tuple[tuple[int, ...], ...], eight: tuple[tuple
         _attend(
             width,
             _PAGED,
-            table(names, *listed),
+            _table(names, listed),
             name=f"triton_{'split_' if split else ''}{width.name}{ending}",
             dtypes={"T": ("bf16", "f16"), "C": cache},
             requires=(*requires, *(pairs if ending and split else ())),
@@ -180,7 +186,7 @@ def paged(width: Width, configs: tuple[tuple[int, ...], ...], eight: tuple[tuple
 
 
 RAGGED_KERNELS = (
-    ragged_tma(W64, (128, 128, 8, 3), (128, 64, 4, 3), (128, 64, 8, 3), (64, 64, 4, 3)),
+    ragged_tma(W64, (128, 128, 8, 3), (128, 64, 4, 3), (128, 64, 8, 3, 128), (64, 64, 4, 3)),
     ragged_tma(W128, (128, 128, 8, 3), (128, 128, 8, 2), (128, 64, 8, 3), (64, 64, 4, 2)),
     ragged_tma(W192, (128, 128, 8, 2), (128, 64, 8, 2), (64, 64, 4, 2)),
     ragged_tma(W256, (128, 64, 8, 2), (128, 32, 8, 3)),
@@ -197,20 +203,24 @@ PAGED_KERNELS = (
         W64,
         ((16, 128, 16, 4, 3), (16, 64, 16, 2, 4), (16, 128, 4, 4, 3), (16, 64, 64, 2, 4)),
         ((16, 128, 16, 4, 3), (16, 64, 16, 2, 4), (16, 128, 4, 4, 3), (16, 64, 64, 2, 4), (16, 32, 16, 1, 4)),
+        split=True,
     ),
     *paged(
         W128,
         ((16, 64, 16, 4, 3), (16, 64, 4, 4, 3), (16, 64, 32, 4, 3), (16, 64, 128, 4, 3), (64, 64, 16, 4, 3)),
-        ((16, 64, 16, 4, 4), (16, 64, 4, 4, 4), (16, 64, 64, 2, 3), (16, 64, 128, 4, 3), (64, 64, 16, 4, 3)),
+        ((16, 64, 16, 4, 4, 128), (16, 64, 4, 4, 4, 128), (16, 64, 64, 2, 3), (16, 64, 128, 4, 3), (64, 64, 16, 4, 3)),
+        split=True,
     ),
     *paged(
         W256,
         ((16, 32, 16, 4, 3), (16, 32, 16, 4, 4), (16, 32, 64, 4, 3)),
         ((16, 64, 16, 4, 3), (16, 32, 16, 4, 4), (16, 64, 64, 4, 3)),
+        split=True,
     ),
     *paged(
         W576,
         ((16, 32, 8, 8, 3), (16, 16, 8, 4, 3), (16, 32, 64, 8, 3), (16, 16, 128, 4, 3), (32, 32, 16, 8, 2)),
         ((16, 64, 8, 8, 3), (16, 32, 8, 4, 3), (16, 32, 64, 4, 3), (16, 32, 128, 4, 3)),
+        split=True,
     ),
 )
