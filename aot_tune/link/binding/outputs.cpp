@@ -114,6 +114,23 @@ PyObject* allocate_array(State* state, PyObject* like, const DLDevice& device, c
   return PyObject_CallFunction(state->array_empty, "Os", shape, wanted.framework);
 }
 
+// The axes of a new tensor without gaps from the slowest to the fastest. False if they are in that order.
+bool axes_of_new(const DLTensor& made, int* order) {
+  // An axis of extent 1 has the stride of the axis that it comes behind.
+  const auto slower = [&made](int one, int two) {
+    const int64_t first = made.strides[one], second = made.strides[two];
+    return first != second ? first > second : made.shape[one] != 1 && made.shape[two] == 1;
+  };
+  bool other = false;
+  for (int axis = 0; axis < made.ndim; ++axis) {
+    int place = axis;
+    for (; place > 0 && slower(axis, order[place - 1]); --place) order[place] = order[place - 1];
+    order[place] = axis;
+    other = other || place != axis;
+  }
+  return other;
+}
+
 }  // namespace
 
 PyObject* allocate(State* state, PyObject* like, const Place& place, const DType& type,
@@ -124,7 +141,7 @@ PyObject* allocate(State* state, PyObject* like, const Place& place, const DType
   const int64_t* extents = wanted.shape;
   int order[kMaxRank];
   int64_t ordered[kMaxRank];
-  const bool other = is_ordered && entry.kind != Kind::kDlpack && axes_in_memory(&wanted, order);
+  const bool other = is_ordered && entry.kind != Kind::kDlpack && axes_of_new(wanted, order);
   for (int i = 0; other && i < rank; ++i) ordered[i] = extents[order[i]];
   if (other) extents = ordered;
   if (entry.kind == Kind::kExchange) {
