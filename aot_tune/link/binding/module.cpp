@@ -285,7 +285,7 @@ const char* signature_of(int index) {
 PyObject* raise_status(State* state, int32_t status, PyObject* more) {
   PyObject* type = state->value_error;
   if (status == AOT_TUNE_ERROR_NULL || status == AOT_TUNE_ERROR_DTYPE) type = state->type_error;
-  if (status >= AOT_TUNE_ERROR_WORKSPACE) type = state->runtime_error;
+  if (status >= AOT_TUNE_ERROR_WORKSPACE && status != AOT_TUNE_ERROR_VALUE) type = state->runtime_error;
   const char* text = kLibrary.last_error();  // it may quote the environment, and be cut off within a letter
   Ref message = PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(std::strlen(text)), "replace");
   if (message != nullptr && more != nullptr) message = PyUnicode_Concat(message, more);

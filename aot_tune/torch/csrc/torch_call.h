@@ -70,7 +70,7 @@ struct Slot {
   const std::string message = slot.library->last_error();
   PyObject* type = slot.value_error;
   if (status == AOT_TUNE_ERROR_NULL || status == AOT_TUNE_ERROR_DTYPE) type = slot.type_error;
-  if (status >= AOT_TUNE_ERROR_WORKSPACE) type = slot.runtime_error;
+  if (status >= AOT_TUNE_ERROR_WORKSPACE && status != AOT_TUNE_ERROR_VALUE) type = slot.runtime_error;
   fail(type, message);
 }
 
