@@ -32,13 +32,14 @@ class CustomOp(torch.nn.Module):
 
 
 @pytest.fixture(scope="module")
-def others() -> dict[str, Any]:
+def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The plug-in's layers by the names of those that they replace; and the library."""
     classes = {"activation": "SiluAndMul", "layernorm": "RMSNorm", "quantization.input_quant_fp8": "QuantFP8"}
     modules = {"vllm.model_executor.custom_op": {"CustomOp": CustomOp}}
     modules |= {f"{LAYERS}.{module}": {name: type(name, (CustomOp,), {})} for module, name in classes.items()}
     library = Library("quantize_rows")
     with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("AOT_TUNE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))  # without torch's shim
         for name, members in modules.items():
             patched.setitem(sys.modules, name, ModuleType(name))
             vars(sys.modules[name]).update(members)
