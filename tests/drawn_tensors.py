@@ -1,4 +1,4 @@
-"""Tensors of random values in random layouts, with bytes around them that must stay as they are."""
+"""Tensors of given values in random layouts, with bytes around them that must stay as they are."""
 
 import math
 import random
@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
-TORCH = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "bool": torch.bool}
+from aot_tune.bench.worker.inputs import Strided
+
 _GUARD = 256
 """Bytes in front of a tensor and behind it."""
 
@@ -28,10 +30,8 @@ class Placed:
 
     @property
     def values(self) -> Any:
-        """Its values in float64, or booleans, as an array of numpy."""
-        ordered = self.view.flip(self.flipped) if self.flipped else self.view
-        ordered = ordered if ordered.dtype == torch.bool else ordered.double()
-        return ordered.cpu().numpy()
+        """Its values as an array of numpy, floats in float64."""
+        return numbers(self.view.flip(self.flipped) if self.flipped else self.view)
 
     def beside(self) -> torch.Tensor:
         """What lies beside its elements, byte by byte; the elements are 0 there."""
@@ -39,6 +39,13 @@ class Placed:
         elements = rest.view(self.view.dtype)
         elements.as_strided(self.view.shape, self.view.stride(), self.view.storage_offset()).zero_()
         return rest
+
+
+def numbers(tensor: Any) -> Any:
+    """A tensor as an array of numpy, floats in float64."""
+    if isinstance(tensor, torch.Tensor):
+        tensor = (tensor.double() if tensor.is_floating_point() else tensor).cpu().numpy()
+    return tensor.astype(np.float64) if tensor.dtype.kind == "f" else tensor
 
 
 def split(total: int, draw: random.Random) -> tuple[int, ...]:
@@ -55,8 +62,14 @@ def split(total: int, draw: random.Random) -> tuple[int, ...]:
     return (first, total // first) if kind == 2 else (first, 1, total // first)
 
 
-def strides_of(shape: Sequence[int], draw: random.Random, *, broadcast: bool) -> list[int]:
-    """Strides of distinct elements, and of repeated ones where that may be: dense, padded, in any order of axes."""
+def strides_of(shape: Sequence[int], draw: random.Random, *, shared: bool, backward: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a layout by chance: dense, padded, in any order of axes.
+
+    Args:
+        shape: of the tensor.
+        shared: whether elements may lie in one place.
+        backward: axes that may run backwards.
+    """
     kind = draw.randrange(6)
     order = list(range(len(shape)))
     if kind in (1, 4):
@@ -68,51 +81,45 @@ def strides_of(shape: Sequence[int], draw: random.Random, *, broadcast: bool) ->
         step *= max(shape[axis], 1)
         if kind in (3, 4) and place == 0:
             step += draw.choice((1, 3, 8))
-    if broadcast and kind == 5:
+    if shared and kind == 5:
         strides = [0 if draw.random() < 0.5 else stride for stride in strides]
-    return strides
+    if backward and draw.random() < 0.25:
+        strides = [-s if axis in backward and draw.random() < 0.5 else s for axis, s in enumerate(strides)]
+    return tuple(strides)
 
 
 def place(
-    shape: Sequence[int],
+    strided: Strided,
     lead: Sequence[int] | None,
     dtype: torch.dtype,
-    draw: random.Random,
+    values: np.ndarray[Any, Any] | None,
     *,
-    output: bool,
+    shift: int,
     framework: str,
     device: str,
 ) -> Placed:
-    """A tensor of normal values, or of an output's filling, in a layout by chance.
+    """A tensor in memory of its own.
 
     Args:
-        shape: with one axis for leading dims.
+        strided: with one axis for leading dims.
         lead: what that axis is split into; None leaves it.
+        values: of its storage, as bits; None for one that is only written.
+        shift: bytes that it is moved by.
         framework: `numpy` or `torch`.
     """
-    strides = strides_of(shape, draw, broadcast=not output)
-    size = dtype.itemsize
-    reach = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
-    shift = draw.choice((0, 0, 0, 1, 3, 16 // size))
-    memory = torch.full((_GUARD + (reach + shift) * size + _GUARD,), 0x5A, dtype=torch.uint8, device=device)
-    offset = _GUARD // size + shift
-    whole = memory.view(dtype)
-    flat = whole.as_strided(shape, strides, offset)
-    if not output:
-        generator = torch.Generator().manual_seed(draw.getrandbits(32))
-        drawn = torch.randn((reach,), generator=generator)
-        content = drawn > -0.7 if dtype == torch.bool else drawn.to(dtype)
-        whole[offset : offset + reach] = content.to(device)
+    shape, size, reach = strided.shape, dtype.itemsize, strided.extent()
+    memory = torch.full((_GUARD + reach * size + shift + _GUARD,), 0x5A, dtype=torch.uint8, device=device)
+    memory = memory[: memory.numel() // size * size]
+    begin = _GUARD + shift
+    if values is not None and reach:
+        memory[begin : begin + reach * size] = torch.from_numpy(values.view(np.uint8)).to(device)
+    strides = [abs(s) for s in strided.strides]
     if lead is not None:
         inner = [strides[0] * math.prod(lead[axis + 1 :]) for axis in range(len(lead))]
-        flat = whole.as_strided((*lead, *shape[1:]), (*inner, *strides[1:]), offset)
+        shape, strides = (*lead, *shape[1:]), [*inner, *strides[1:]]
+    flat = memory.view(dtype).as_strided(shape, strides, begin // size)
     if framework == "torch":
         return Placed(flat, flat, memory)
-    array = flat.numpy()
-    flipped: tuple[int, ...] = ()
-    if draw.random() < 0.25:  # leading dims must stay one by their strides
-        first = 0 if lead is None else len(lead)
-        flipped = tuple(axis for axis in range(first, array.ndim) if draw.random() < 0.5)
-        for axis in flipped:
-            array = array[(slice(None),) * axis + (slice(None, None, -1),)]
-    return Placed(array, flat, memory, flipped)
+    more = len(shape) - len(strided.shape)
+    flipped = tuple(axis + more for axis, s in enumerate(strided.strides) if s < 0)
+    return Placed(np.flip(flat.numpy(), flipped) if flipped else flat.numpy(), flat, memory, flipped)

@@ -29,14 +29,16 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
+import msgspec  # noqa: E402
 import torch  # noqa: E402
-from drawn_calls import DrawnCall, draw_call, fault_of_legal, snapshot, without  # noqa: E402
+from drawn_calls import DrawnCall, draw_call, fault_of_legal, results_by_name, snapshot  # noqa: E402
 from module_files import load_module  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from wrong_calls import OPERATORS, RAW, WrongCall  # noqa: E402
 
 import aot_tune.torch  # noqa: E402
-from aot_tune.spec import Operator  # noqa: E402
+from aot_tune.spec import Operator, Tensor  # noqa: E402
+from aot_tune.spec.calls import outputs_to_pass  # noqa: E402
 from aot_tune.spec.load_operators import bundled_templates, load_operators  # noqa: E402
 
 WAYS = ("raw", "raw", "python", "shim")
@@ -69,12 +71,10 @@ class Fuzz:
         if way == "raw":
             return getattr(self.module, name)
         packet = getattr(self.spaces[way], name)
-        outputs = [t.name for t in call.operator.outputs]
-        if any(given.get(n) is True for n in outputs):
-            function = packet.all_outputs
-        else:
-            function = packet.out if any(n in given for n in outputs) else packet.default
-        return function
+        outputs = _others(call.operator)
+        if any(given.get(t.name) is True for t in outputs):
+            return packet.all_outputs
+        return packet.out if any(t.name in given for t in outputs) else packet.default
 
     def _legal(self, call: DrawnCall, way: str, draw: random.Random) -> str:
         if way != "raw":
@@ -92,9 +92,8 @@ class Fuzz:
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         faked = self._fake(call, function, positional, named, returned) if way != "raw" else ""
-        if way != "raw" and returned is None:
-            returned = tuple(call.given[t.name] for t in call.operator.outputs if t.name in call.placed)
-        return fault_of_legal(call, returned, before, truth) or faked
+        results = results_by_name(call, returned, all_outputs=way == "raw")
+        return fault_of_legal(call, results, before, truth) or faked
 
     def _fake(
         self, call: DrawnCall, function: Any, positional: Sequence[Any], named: Mapping[str, Any], real: Any
@@ -166,7 +165,7 @@ class Fuzz:
                     function = self._function(call, way, named)
                     named = {n: v for n, v in named.items() if not _asks(call, n, v)}
                     try:
-                        torch.library.opcheck(function, positional, named)
+                        torch.library.opcheck(function, positional, named, test_utils=_checks_of(call))
                     except Exception as error:
                         yield f"{way} opcheck {number} of {call.text}: {type(error).__name__}: {str(error)[:600]}"
 
@@ -180,22 +179,34 @@ def _several(found: Any) -> tuple[Any, ...]:
     return () if found is None else found if isinstance(found, tuple) else (found,)
 
 
+def _others(operator: Operator) -> list[Tensor]:
+    """The outputs that need not be passed."""
+    return [t for t in operator.tensors if t.output and t.name not in outputs_to_pass(operator)]
+
+
 def _pass_all_or_none(call: DrawnCall) -> None:
-    """Have a call be one of an overload: all outputs that must be are passed, or none."""
-    outputs = call.operator.outputs
-    always = [t.name for t in outputs if not t.optional]
-    if all(n in call.placed for n in always):
-        for tensor in outputs:
-            if call.given.get(tensor.name) is True:
-                del call.given[tensor.name]
-                call.problem = without(call.problem, tensor.name)
-        return
-    optional = any(t.name in call.given for t in outputs if t.optional)
+    """Have a call be one of an overload: all outputs that it can make are passed, or none."""
+    outputs = _others(call.operator)
+    asked = any(t.optional and t.name in call.given for t in outputs)
+    passed = all(t.name in call.placed for t in outputs if not t.optional)
     for tensor in outputs:
+        if passed and tensor.name in call.placed:
+            continue
         call.placed.pop(tensor.name, None)
         call.given.pop(tensor.name, None)
-        if tensor.optional and optional:
+        present = tensor.optional and asked and not passed
+        if present:
             call.given[tensor.name] = True
+        others = [n for n in call.problem.present if n != tensor.name]
+        names = tuple(sorted([*others, *[tensor.name] * present]))
+        call.problem = msgspec.structs.replace(call.problem, present=names)
+
+
+def _checks_of(call: DrawnCall) -> tuple[str, ...]:
+    """What torch checks of a call. It finds out what was written by functions that floats of 8 bits lack."""
+    of_8_bits = any(call.operator.dtype(call.problem, call.operator.tensor(n)).saturates for n in call.placed)
+    others = ("test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    return others if of_8_bits else ("test_schema", *others)
 
 
 def _separate(call: DrawnCall) -> None:

@@ -1,10 +1,13 @@
 """Calls that are wrong in one thing, made of legal ones; each says the error that has to come."""
 
+import math
+import os
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from drawn_calls import DrawnCall, folded
@@ -12,7 +15,9 @@ from drawn_tensors import Placed
 from odd_objects import NoCapsule, NotATensor, Raises
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from aot_tune.spec import Tensor
+from aot_tune.expr.integer_expressions import EXTENT, all_of
+from aot_tune.spec.calls import bound_dims, outputs_to_pass
+from aot_tune.spec.dtypes import dtype
 
 TYPES, VALUES = "ArgumentTypeError", "ArgumentValueError"
 
@@ -45,7 +50,7 @@ def _tensors(call: DrawnCall, *, framework: str = "") -> list[str]:
 
 
 def _choose(call: DrawnCall, draw: random.Random, framework: str = "", *, output: bool | None = None) -> str | None:
-    names = [n for n in _tensors(call, framework=framework) if output in (None, call.operator.tensor(n).output)]
+    names = [n for n in _tensors(call, framework=framework) if output in (None, call.operator.tensor(n).written)]
     return draw.choice(names) if names else None
 
 
@@ -71,42 +76,69 @@ def other_dtype(call: DrawnCall, draw: random.Random) -> WrongCall | None:
     return WrongCall("other dtype", _replaced(call, name, other), (TYPES,), (name,), ("wanted", told))
 
 
+def _of_variable(call: DrawnCall, draw: random.Random) -> tuple[str, list[str], str, str]:
+    """A dtype variable, the tensors of torch that have it, its dtype and another one."""
+    variable = draw.choice(sorted(call.operator.dtypes) or [""])
+    names = [n for n in _tensors(call, framework="torch") if call.operator.tensor(n).dtype_name == variable]
+    mine = call.problem.dtypes.get(variable, "")
+    others = [c for c in call.operator.dtypes.get(variable, ()) if c != mine]
+    return (variable, names, mine, draw.choice(others)) if others else (variable, [], mine, "")
+
+
 def mixed_dtypes(call: DrawnCall, draw: random.Random) -> WrongCall | None:
-    operator = call.operator
-    shared = [n for n in _tensors(call, framework="torch") if operator.tensor(n).dtype_name in operator.dtypes]
+    _, shared, mine, other = _of_variable(call, draw)
     if len(shared) < 2:
         return None
     name = draw.choice(shared)
-    mine = call.problem.dtypes[operator.tensor(name).dtype_name]
-    codes = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-    other = draw.choice([c for c in codes if c != mine])
-    given = _replaced(call, name, call.given[name].to(codes[other]))
+    given = _replaced(call, name, call.given[name].to(getattr(torch, dtype(other).torch)))
     return WrongCall("mixed dtypes", given, (TYPES,), (name,), ("wanted", mine, other))
 
 
-def _sharing(call: DrawnCall, name: str, axis: int) -> list[str]:
-    """Other tensors that are passed and have the dim of an axis."""
-    key = call.operator.tensor(name).shape[axis].key()
-    return [n for n in call.placed if n != name and any(s.key() == key for s in call.operator.tensor(n).shape)]
+def dtypes_together(call: DrawnCall, draw: random.Random) -> WrongCall | None:
+    """Dtypes that are legal, but not with each other."""
+    variable, names, _, other = _of_variable(call, draw)
+    changed = msgspec.structs.replace(call.problem, dtypes={**call.problem.dtypes, variable: other})
+    if not names or len(names) < len([n for n in call.placed if call.operator.tensor(n).dtype_name == variable]):
+        return None
+    if all_of(call.operator.legal, call.operator.facts(changed)):
+        return None
+    made = {n: call.given[n].to(getattr(torch, dtype(other).torch)) for n in names}
+    given = {**call.given, **made}
+    return WrongCall("dtypes together", given, (TYPES,), (f"dtype.{variable}",), ("must hold", other))
+
+
+def _fault_of_shape(call: DrawnCall, name: str, shape: tuple[int, ...]) -> str:
+    """What the error must tell if a tensor has another shape, with one axis for leading dims; empty if it is legal."""
+    operator, dims = call.operator, dict[str, int]()
+    shapes = {n: shape if n == name else operator.shape(call.problem, operator.tensor(n)) for n in call.placed}
+    for bound, source in bound_dims(operator).items():
+        extent = {} if source.scalar else {EXTENT: shapes[source.tensor][source.axis]}
+        dims[bound] = call.problem.dims[bound] if source.scalar else source.value.evaluate({**dims, **extent})
+    changed = msgspec.structs.replace(call.problem, dims=dims, strides={})
+    if any(operator.shape(changed, operator.tensor(n)) != wanted for n, wanted in shapes.items()):
+        return "wanted"
+    return "" if all_of(operator.legal, operator.facts(changed)) else "must hold"
 
 
 def extent(call: DrawnCall, draw: random.Random) -> WrongCall | None:
-    found = [(n, axis) for n in call.placed for axis in range(call.operator.tensor(n).rank) if _sharing(call, n, axis)]
-    if not found:
+    name = _choose(call, draw)
+    if name is None:
         return None
-    name, axis = draw.choice(found)
-    tensor: Tensor = call.operator.tensor(name)
+    operator, tensor = call.operator, call.operator.tensor(name)
+    axis, step = draw.randrange(tensor.rank), draw.choice((1, 1, 2, -1))
     shape = list(call.shape(tensor))
     place = axis - tensor.rank + len(shape)
-    if place < 0:
+    if place < 0 or (call.lead == () and folded(operator, tensor) and axis == 0):
         return None
-    shape[place] += draw.choice((1, 1, 2, -1)) if shape[place] > 0 else 1
-    if call.lead is not None and folded(call.operator, tensor) and axis == 0 and not call.lead:
-        return None
-    other = _like(call.given[name], shape)
-    return WrongCall(
-        "extent", _replaced(call, name, other), (VALUES,), (name, *_sharing(call, name, axis)), ("wanted",)
-    )
+    shape[place] += step if shape[place] > 0 else 1
+    lead = len(shape) - tensor.rank + 1
+    told = _fault_of_shape(call, name, (math.prod(shape[:lead]), *shape[lead:]))
+    facts = tensor.shape[axis].facts()
+    names = operator.dims
+    if told == "wanted":
+        names = tuple(n for n in call.placed if any(s.facts() & facts for s in operator.tensor(n).shape))
+    given = _replaced(call, name, _like(call.given[name], shape))
+    return WrongCall("extent", given, (VALUES,), names, (told,)) if told else None
 
 
 def _like(tensor: Any, shape: Any, fill: float = 0.25) -> Any:
@@ -154,13 +186,17 @@ def leading_dims(call: DrawnCall, draw: random.Random) -> WrongCall | None:
     return WrongCall("leading dims", {**call.given, **made}, (VALUES,), (name,), ("leading dims", "strides"))
 
 
+def _needed(call: DrawnCall) -> list[str]:
+    return [*(t.name for t in call.operator.inputs if not t.optional), *outputs_to_pass(call.operator)]
+
+
 def nothing(call: DrawnCall, draw: random.Random) -> WrongCall | None:
-    name = draw.choice([t.name for t in call.operator.inputs if not t.optional])
+    name = draw.choice(_needed(call))
     return WrongCall("None", _replaced(call, name, None), (TYPES,), (name,))
 
 
 def missing(call: DrawnCall, draw: random.Random) -> WrongCall | None:
-    name = draw.choice([t.name for t in call.operator.inputs if not t.optional])
+    name = draw.choice(_needed(call))
     given = {n: v for n, v in call.given.items() if n != name}
     return WrongCall("missing", given, (TYPES,), (name,))
 
@@ -176,7 +212,7 @@ def no_tensor(call: DrawnCall, draw: random.Random) -> WrongCall | None:
 
 def no_memory(call: DrawnCall, draw: random.Random) -> WrongCall | None:
     name = _choose(call, draw, "torch")
-    if name is None or call.given[name].numel() == 0:
+    if name is None or 0 in call.problem.dims.values():
         return None
     tensor = call.given[name]
     kind = draw.choice(("FakeTensor", "NotATensor", "meta"))
@@ -217,6 +253,8 @@ def other_layouts(call: DrawnCall, draw: random.Random) -> WrongCall | None:
     if name is None or call.given[name].dim() != 2 or call.given[name].numel() == 0:
         return None
     tensor = call.given[name]
+    if tensor.is_floating_point() and tensor.dtype.itemsize == 1:  # torch has none of these
+        return None
     kinds = ["sparse", "sparse_csr", *(["mkldnn"] if tensor.dtype == torch.float32 and not tensor.is_cuda else [])]
     kind = draw.choice(kinds)
     made = {"sparse": tensor.to_sparse, "sparse_csr": tensor.to_sparse_csr, "mkldnn": tensor.to_mkldnn}[kind]()
@@ -225,7 +263,7 @@ def other_layouts(call: DrawnCall, draw: random.Random) -> WrongCall | None:
 
 def gradient(call: DrawnCall, draw: random.Random) -> WrongCall | None:
     name = _choose(call, draw, "torch", output=False)
-    if name is None or call.given[name].dtype == torch.bool:
+    if name is None or not call.given[name].is_floating_point():
         return None
     tensor = call.given[name].detach().requires_grad_()
     given = _replaced(call, name, tensor)
@@ -234,7 +272,7 @@ def gradient(call: DrawnCall, draw: random.Random) -> WrongCall | None:
 
 def tangent(call: DrawnCall, draw: random.Random) -> WrongCall | None:
     name = _choose(call, draw, "torch", output=False)
-    if name is None or call.given[name].dtype == torch.bool:
+    if name is None or not call.given[name].is_floating_point():
         return None
     given = dict(call.given)
 
@@ -252,7 +290,7 @@ def tangent(call: DrawnCall, draw: random.Random) -> WrongCall | None:
 def negated(call: DrawnCall, draw: random.Random) -> WrongCall | None:
     """What only the module's functions refuse: torch resolves the bit in front of an operator of its own."""
     name = _choose(call, draw, "torch", output=False)
-    if name is None or call.given[name].dtype == torch.bool or call.given[name].numel() == 0:
+    if name is None or not call.given[name].is_floating_point() or call.given[name].numel() == 0:
         return None
     wide = torch.zeros((*call.given[name].shape, 2), dtype=call.given[name].dtype, device=call.given[name].device)
     given = _replaced(call, name, torch._neg_view(wide)[..., 0])
@@ -349,9 +387,25 @@ def scalar(call: DrawnCall, draw: random.Random) -> WrongCall | None:
     if not call.operator.scalars:
         return None
     one = draw.choice(call.operator.scalars)
+    if draw.random() < 0.3 and (one.binds or one.least is not None):
+        value = draw.choice((-1, -(2**40)) if one.binds else (one.least - 1e-3, -math.inf, math.nan))
+        return WrongCall("small scalar", _replaced(call, one.name, value), (VALUES,), (one.name,), ("wanted",))
     value = draw.choice(("0.1", None, [0.1], 1j, 10**400, b"1", object()))
     errors = (TYPES, "OverflowError") if isinstance(value, int) else (TYPES,)
     return WrongCall("scalar", _replaced(call, one.name, value), errors, (one.name,))
+
+
+def number(call: DrawnCall, draw: random.Random) -> WrongCall | None:
+    """One beyond those that the operator takes."""
+    names = [n for n in call.placed if call.operator.tensor(n).below is not None and call.placed[n].view.numel()]
+    if not names or os.environ.get("AOT_TUNE_CHECK") != "1" or any(0 in p.view.shape for p in call.placed.values()):
+        return None
+    tensor = call.operator.tensor(draw.choice(names))
+    value = draw.choice((-1, tensor.below.evaluate(call.problem.dims) if tensor.below is not None else 0))
+    other = _like(call.given[tensor.name], call.shape(tensor), 0)
+    other[tuple(draw.randrange(n) for n in other.shape)] = value
+    name = tensor.name
+    return WrongCall("number", _replaced(call, name, other), (VALUES,), (name,), (f"is {value}, wanted 0 to",))
 
 
 def unknown(call: DrawnCall, draw: random.Random) -> WrongCall | None:
@@ -383,9 +437,9 @@ def workspace(call: DrawnCall, draw: random.Random) -> WrongCall | None:
 RAW: Mapping[str, Maker] = {
     function.__name__: function
     for function in (
-        other_dtype, mixed_dtypes, extent, rank, too_many_axes, leading_dims, nothing, missing, no_tensor, no_memory,
-        freed, other_device, other_layouts, gradient, tangent, negated, numpy_memory, read_only, shared_elements,
-        overlap, attribute, scalar, unknown, too_many, stream, workspace,
+        other_dtype, mixed_dtypes, dtypes_together, extent, rank, too_many_axes, leading_dims, nothing, missing,
+        no_tensor, no_memory, freed, other_device, other_layouts, gradient, tangent, negated, numpy_memory, read_only,
+        shared_elements, overlap, attribute, scalar, number, unknown, too_many, stream, workspace,
     )
 }  # fmt: skip
 """Of calls of a module's functions."""

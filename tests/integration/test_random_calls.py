@@ -4,6 +4,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import torch
 from fuzz import prepare
 from torch_library import shim_cache
 
@@ -23,6 +24,12 @@ def test_torch_checks_random_calls(ops: ModuleType, request: pytest.FixtureReque
         fuzz = prepare(ops)
     wrong = list(fuzz.checked_by_torch(7, 1))
     assert not wrong, "\n".join(wrong)
+
+
+def test_layouts_of_new_outputs(ops: ModuleType) -> None:
+    """Axes of extent 1 have strides as in fake tensors, wherever they are in memory."""
+    q, k = torch.ones(1000).as_strided((7, 1, 3, 7), (70, 70, 3, 10)), torch.ones(7, 2, 64, 7)
+    assert ops.flash_attention(q, k, k).stride() == (21, 3, 1, 3)
 
 
 def test_special_values(ops: ModuleType) -> None:

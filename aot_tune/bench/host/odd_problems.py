@@ -248,8 +248,13 @@ def _layouts(operator: Operator, way: Way, dtypes: Mapping[str, str]) -> Iterato
 def _legal(operator: Operator, way: Way, extents: Sequence[int]) -> Problem:
     """The problem of these extents, or the nearest one whose dims are legal, if there is one."""
     problem = _problem(operator, way, extents)
+    return legal_problem(operator, way, problem) or problem
+
+
+def legal_problem(operator: Operator, way: Way, problem: Problem) -> Problem | None:
+    """The problem, or the nearest one whose dims are legal, if there is one."""
     about_dims = tuple(r for r in (*extents_exist(operator), *operator.legal) if r.facts() <= set(operator.dims))
-    return _fitted(operator, way, problem, about_dims) or problem
+    return _fitted(operator, way, problem, about_dims)
 
 
 def _apart(operator: Operator, problem: Problem, tensor: Tensor, *, far: bool) -> tuple[int, ...]:
