@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from aot_tune.spec import Attribute, Call, Expr, Problem, Scalar, attribute, dims, maximum, minimum, where
@@ -21,6 +21,7 @@ MEAN = 16
 """Tests draw lengths around the mean if it is at least this. Below it, some sequences are empty."""
 
 _SCORES = 2**25  # that the reference holds at a time
+_FEW = 2**13  # pairs of queries and keys: to compute each twice takes no time
 
 OPTIONS = (
     Scalar("scale", "f32", 0.0, other=0.2, least=0.0),
@@ -87,57 +88,89 @@ def limits(offsets: Any, total: int) -> list[tuple[int, int]]:
 def attend(
     xp: Any,
     call: Call,
-    keys_of: Callable[[int], tuple[Any, Any]],
+    lengths: Sequence[int],
+    gather: Callable[[Any, Any], tuple[Any, Any]],
     columns: int,
     k_scale: float = 1.0,
     v_scale: float = 1.0,
 ) -> dict[str, Any]:
-    """The definition. `keys_of(b)` gives a sequence's keys [n, HK, D] and values [n, HK, columns]."""
+    """The definition, of as many sequences at a time as memory allows: those that are shorter repeat their last rows.
+
+    Args:
+        lengths: how many keys each sequence has.
+        gather: gives keys [n, k, HK, D] and values [n, k, HK, columns] of sequences [n, 1] at their places [n, k].
+    """
     rows, heads, width = call.q.shape
     out, lse = xp.zeros((rows, heads, columns)), xp.zeros((rows, heads)) - math.inf
     factor = (call.scale or 1.0 / math.sqrt(max(width, 1))) * k_scale
-    alone = True
-    for b, (first, end) in enumerate(limits(call.cu_q, rows)):
-        if first == end:
-            continue
-        k, v = keys_of(b)
-        keys, key_heads = k.shape[:2]
-        group = heads // key_heads if heads % key_heads == 0 else 1  # heads that share keys
-        read = [h * key_heads // heads for h in range(0, heads, max(group, 1))]
-        few = max(_SCORES // (max(keys * heads, 1)), 1)
-        for begin in range(first, end if keys and heads else first, few):
-            count = min(few, end - begin)
-            part = slice(begin, begin + count)
-            shape = (count, len(read), group)
-            q = xp.reshape(call.q[part], (*shape, width)).swapaxes(0, 1)
-            q = xp.reshape(q, (len(read), count * group, width))
-            own_k, own_v = ((t if group > 1 else t[:, read]).swapaxes(0, 1) for t in (k, v))
-            places = xp.repeat(xp.arange(begin, begin + count), group) + (keys - end)
-            result, level = _attend(xp, call, q, own_k, own_v, places, factor)
-            if alone:  # of a product of two matrices, the yardstick of errors makes some sums in order
-                result[0], level[0] = _attend(xp, call, q[0], own_k[0], own_v[0], places, factor)
-                alone = False
-            result = xp.reshape(result * v_scale, (len(read), count, group, columns)).swapaxes(0, 1)
-            out[part] = xp.reshape(result, (count, heads, columns))
-            lse[part] = xp.reshape(xp.reshape(level, (len(read), count, group)).swapaxes(0, 1), (count, heads))
+    several = [
+        (b, first, end - first, keys)
+        for b, ((first, end), keys) in enumerate(zip(limits(call.cu_q.tolist(), rows), lengths, strict=True))
+        if first < end and keys > 0 and heads > 0
+    ]
+    several.sort(key=lambda one: one[2:])
+    while several:
+        taken, most, last = _taken(several, heads)
+        b, first, queries, keys = (xp.asarray(column)[:, None] for column in zip(*several[:taken], strict=True))
+        several = several[taken:]
+        k, v = gather(b, xp.clip(xp.arange(last)[None, :], None, keys - 1))
+        few = max(_SCORES // (taken * last * heads), 1)
+        for begin in range(0, most, few):
+            own = xp.clip(xp.arange(begin, min(begin + few, most))[None, :], None, queries - 1)
+            part = first + own
+            result, level = _of_heads(xp, call, call.q[part], k, v, own + keys - queries, keys, factor)
+            out[part], lse[part] = result * v_scale, level
     return {"out": out, "lse": lse}
 
 
-def _attend(xp: Any, call: Call, q: Any, k: Any, v: Any, places: Any, factor: float) -> tuple[Any, Any]:
-    """Results and logarithms of queries [.., rows, D] at these places among keys [.., n, D]."""
+def _taken(several: Sequence[tuple[int, int, int, int]], heads: int) -> tuple[int, int, int]:
+    """How many of the first sequences are computed at once, and the most queries and keys of one of them.
+
+    Queries and keys that are there twice are at most as many as those that are not, unless all are few.
+    """
+    most = last = needed = 0
+    for count, (_, _, queries, keys) in enumerate(several):
+        more, needed = (max(most, queries), max(last, keys)), needed + queries * keys
+        pairs = (count + 1) * more[0] * more[1]
+        if count and (pairs * heads > _SCORES or pairs > max(2 * needed, _FEW)):
+            return count, most, last
+        most, last = more
+    return len(several), most, last
+
+
+def _of_heads(xp: Any, call: Call, q: Any, k: Any, v: Any, places: Any, keys: Any, factor: float) -> tuple[Any, Any]:
+    """Results [n, m, H, DV] and logarithms of queries [n, m, H, D]; query heads that share a key head are rows of one
+    product."""
+    (n, m, heads, width), (last, key_heads), columns = q.shape, k.shape[1:3], v.shape[3]
+    group = heads // key_heads if heads % key_heads == 0 else 1  # heads that share keys
+    read = [h * key_heads // heads for h in range(0, heads, group)]
+    q = xp.reshape(xp.reshape(q, (n, m, len(read), group, width)).swapaxes(1, 2), (n, len(read), m * group, width))
+    own_k, own_v = ((t if group > 1 else t[:, :, read]).swapaxes(1, 2) for t in (k, v))
+    places, inside = xp.repeat(places, group, axis=1)[:, None], (xp.arange(last)[None, :] < keys)[:, None, None]
+    result, level = _attend(xp, call, q, own_k, own_v, places, inside, factor)
+    # Of a product of two matrices, the yardstick of errors makes some sums in order.
+    result[0, 0], level[0, 0] = _attend(xp, call, q[0, 0], own_k[0, 0], own_v[0, 0], places[0, 0], inside[0, 0], factor)
+    result = xp.reshape(result, (n, len(read), m, group, columns)).swapaxes(1, 2)
+    level = xp.reshape(level, (n, len(read), m, group)).swapaxes(1, 2)
+    return xp.reshape(result, (n, m, heads, columns)), xp.reshape(level, (n, m, heads))
+
+
+def _attend(xp: Any, call: Call, q: Any, k: Any, v: Any, places: Any, inside: Any, factor: float) -> tuple[Any, Any]:
+    """Results and logarithms of queries [.., rows, D] at places [.., rows], of the keys [.., n, D] that are inside."""
     scores = xp.matmul(q, k.swapaxes(-1, -2)) * factor
     if call.softcap > 0:
         scores = xp.tanh(scores / call.softcap) * call.softcap
-    behind = places[:, None] - xp.arange(k.shape[-2])[None, :]
-    sees = places * 0 == 0
+    behind = places[..., :, None] - xp.arange(k.shape[-2])
     if call.causal != "none":
-        scores, sees = xp.where(behind >= 0, scores, -math.inf), places >= 0
+        inside = inside & (behind >= 0)
     if call.window > 0:
-        scores = xp.where(behind < call.window, scores, -math.inf)
+        inside = inside & (behind < call.window)
+    sees = places >= (0 if call.causal != "none" else -math.inf)
+    scores = xp.where(inside, scores, -math.inf)
     highest = xp.where(sees, xp.max(scores, axis=-1), 0.0)
     powers = xp.exp(scores - highest[..., None])
     total = xp.where(sees, xp.sum(powers, axis=-1), 1.0)
-    result = xp.where(sees[:, None], xp.matmul(powers / total[..., None], v), 0.0)
+    result = xp.where(sees[..., None], xp.matmul(powers / total[..., None], v), 0.0)
     return result, xp.where(sees, xp.log(total) + highest, -math.inf)
 
 

@@ -55,19 +55,20 @@ def cu_k(rng: Any, call: Any) -> list[int]:
     return [int(q) + (call.N - call.M) * b // max(call.B, 1) for b, q in enumerate(call.cu_q)]
 
 
-def keys_of(call: Call, b: int) -> tuple[Any, Any]:
-    """Keys and values of a sequence."""
-    ((begin, end),) = limits([int(offset) for offset in call.cu_k[b : b + 2]], call.k.shape[0])
-    return call.k[begin:end], call.v[begin:end]
-
-
 def reference(xp: Any, call: Call) -> dict[str, Any]:
-    """The definition, sequence by sequence."""
-    return attend(xp, call, lambda b: keys_of(call, b), call.v.shape[2])
+    """The definition."""
+    ends = limits(call.cu_k.tolist(), call.k.shape[0])
+    begins = xp.asarray([begin for begin, _ in ends])
+
+    def gather(b: Any, places: Any) -> tuple[Any, Any]:
+        at = begins[b] + places
+        return call.k[at], call.v[at]
+
+    return attend(xp, call, [end - begin for begin, end in ends], gather, call.v.shape[2])
 
 
 def _of_torch(call: Call, b: int) -> tuple[Any, Any]:
-    """As `keys_of`, of tensors of torch. Offsets are brought to the host once, not in each call."""
+    """Keys and values of a sequence. Offsets are brought to the host once, not in each call."""
     if not hasattr(call, "on_host"):
         call.on_host = limits(call.cu_k.tolist(), call.k.shape[0])
     begin, end = call.on_host[b]

@@ -102,7 +102,7 @@ def workload(group: int = 0, **layout: Any) -> dict[str, tuple[Problem, ...]]:
     def layer(m: int, n: int, k: int, dtype: str, *present: str) -> Problem:
         return problem(M=m, N=n, K=k, G=k // group if group else 1, dtypes={"T": dtype}, present=present, **layout)
 
-    cuda = [layer(m, n, k, "bf16", *["bias"] * (n == 4608)) for n, k in layers for m in (1, 4, 16, 64, 1024)]
+    cuda = [layer(m, n, k, "bf16", *["bias"] * (n == 4608)) for n, k in layers for m in (1, 16, 64, 1024)]
     cuda += [layer(m, 4096, 4096, "f16") for m in (1, 16, 1024)]
     return {"cpu": (layer(1, 1024, 2048, "f32"), layer(16, 1024, 1024, "bf16", "bias")), "cuda": tuple(cuda)}
 
