@@ -17,6 +17,8 @@ from aot_tune.spec.generators import ROWWISE, Drawn
 _LONG = (67, 131, 259)  # longer than two blocks of most sizes, and a multiple of none
 _SHORT = (3, 5, 7)
 _PLAIN = (13, 37, 29)
+_OF_MANY_DIMS = (5, 13, 11)  # in place of these: tensors would be so large that references take minutes
+_MANY_DIMS = 7
 _LONGEST = 1031
 _LONGEST_PADDED = 1021  # also a prime; rows padded by 3 have a pitch with many divisors
 _BOUNDS = (61, 29, 13, 7, 3, 1)  # for kernels that serve small dims only
@@ -82,7 +84,7 @@ def _every_check(operator: Operator, requires: Sequence[Expr], special: bool) ->
     if operator.exact is not None:
         whole = _integer_check(operator, way, operator.exact, requires, dtypes)
         wanted += [whole] if whole is not None else []
-    last = msgspec.structs.replace(_problem(operator, way, _PLAIN), dtypes=dtypes)
+    last = msgspec.structs.replace(_problem(operator, way, _plain(operator)), dtypes=dtypes)
     wanted += _odd_values(operator, last) if special else []
     if special and (put := operator.special(last)) is not None:
         wanted.append(Check(problem=last, special=put.name))
@@ -175,6 +177,10 @@ def _thinned(checks: list[Check], most: int | None, always: Sequence[Check]) -> 
     return [*spread[:-1], *whole, *spread[-1:]]
 
 
+def _plain(operator: Operator) -> Sequence[int]:
+    return _PLAIN if len(operator.dims) < _MANY_DIMS else _OF_MANY_DIMS
+
+
 def _problem(operator: Operator, way: Way, extents: Sequence[int], turn: int = 0) -> Problem:
     dims = {n: extents[(i + turn) % len(extents)] for i, n in enumerate(operator.dims)}
     return Problem(dims=followed(way, dims))
@@ -201,7 +207,7 @@ def _integer_check(
     """
     requires = (*requires, *exact.requires)
     optional = tuple(sorted(t.name for t in operator.tensors if t.optional))
-    plain = _problem(operator, way, _PLAIN)
+    plain = _problem(operator, way, _plain(operator))
     summed = [n for n in operator.dims if n in exact.terms.facts()]
     dense, padded = (
         msgspec.structs.replace(
@@ -222,7 +228,9 @@ def _integer_check(
 
 
 def _layouts(operator: Operator, way: Way, dtypes: Mapping[str, str]) -> Iterator[Problem]:
-    base, few = (_legal(operator, way, extents) for extents in (_PLAIN, _FEW))  # first, as strides are of these dims
+    base, few = (
+        _legal(operator, way, extents) for extents in (_plain(operator), _FEW)
+    )  # first, as strides are of these dims
     many = [t for t in operator.tensors if t.rank > 1]
     optional = tuple(sorted(t.name for t in operator.tensors if t.optional))
     base, few = (msgspec.structs.replace(p, dtypes=dict(dtypes), present=optional) for p in (base, few))
@@ -277,7 +285,7 @@ def _padded(
 
 
 def _options(operator: Operator, way: Way) -> Iterator[Problem]:
-    base = _problem(operator, way, _PLAIN, 1)
+    base = _problem(operator, way, _plain(operator), 1)
     optional = tuple(sorted(t.name for t in operator.tensors if t.optional))
     for name in optional:
         yield msgspec.structs.replace(base, present=(name,))
