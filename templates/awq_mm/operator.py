@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aot_tune.spec import Call, IntegerSums, Operator, Tensor, alignment, integers, stride, table
+from aot_tune.spec import Call, IntegerSums, Operator, Tensor, alignment, integers, parameter, stride, table
 
 from ..common.weight_only import products as shared
 from ..common.weight_only.products import G, K, N
@@ -29,13 +29,15 @@ def reference(xp: Any, call: Call) -> dict[str, Any]:
 
 
 THIN = table(
-    "TILES WARPS SPLIT STAGES WIDTH",
-    (1, 4, 1, 5, 64),
-    (1, 2, 4, 5, 128),
-    (1, 2, 8, 6, 64),
-    (1, 4, 8, 5, 64),
-    (2, 4, 1, 4, 64),
-    (2, 4, 8, 4, 64),
+    "TILES WARPS SPLIT WIDTH",
+    (1, 8, 1, 64),
+    (1, 8, 2, 64),
+    (1, 8, 4, 64),
+    (1, 4, 8, 64),
+    (1, 4, 8, 128),
+    (2, 8, 1, 64),
+    (2, 4, 4, 64),
+    (2, 4, 8, 64),
 )
 
 operator = Operator(
@@ -70,14 +72,12 @@ operator = Operator(
         step=64,
         thin_requires=(
             stride("qweight", 1) == 1,
-            stride("qweight", 0) % 4 == 0,
-            alignment("qweight") >= 16,
+            (parameter("WIDTH") == 64) | (stride("qweight", 0) % 2 == 0),
+            (parameter("WIDTH") == 64) | (alignment("qweight") >= 8),
             stride("scales", 1) == 1,
             stride("scales", 0) % 8 == 0,
             alignment("scales") >= 16,
             stride("qzeros", 1) == 1,
-            stride("qzeros", 0) % 4 == 0,
-            alignment("qzeros") >= 16,
         ),
     ),
     **shared.OF_PRODUCTS,

@@ -121,15 +121,17 @@ def checks(weight: str, padded: tuple[int, int]) -> tuple[Problem, ...]:
 
 
 THIN = table(
-    "TILES WARPS SPLIT STAGES WIDTH",
-    (1, 2, 1, 6, 32),
-    (1, 2, 4, 6, 32),
-    (1, 4, 4, 4, 32),
-    (1, 2, 8, 6, 32),
-    (2, 2, 1, 6, 32),
-    (2, 4, 4, 4, 32),
+    "TILES WARPS SPLIT WIDTH",
+    (1, 8, 1, 32),
+    (1, 8, 2, 32),
+    (1, 8, 4, 32),
+    (1, 4, 4, 32),
+    (1, 4, 8, 32),
+    (2, 8, 1, 32),
+    (2, 4, 2, 32),
+    (2, 4, 4, 32),
 )
-"""Configs of the thin kernel for formats of which a block takes 32 columns: all blocks shall run at the same time."""
+"""Configs of the thin kernel for formats of which a block takes 32 columns."""
 
 
 def kernels(

@@ -1,7 +1,7 @@
 // Runs CUDA kernels of warps on the host, cluster after cluster: threads take turns wherever they wait for each other.
 // It stands in for the templates common/boxes.cuh.j2, common/bulk.cuh.j2, common/weight_only/launched.cuh.j2,
 // gemm/cuda/matrix.cuh.j2 and gemm/cuda/device.cuh.j2. Shared memory that a launch gives holds NaN before a block, and is
-// each block's own; what a kernel declares is that of all blocks. Copies that barriers count come at once.
+// each block's own; what a kernel declares is that of all blocks. Copies come at once.
 #pragma once
 #include "cuda.h"
 #include "cuda_runtime.h"
@@ -31,15 +31,10 @@ struct float4 {
 
 // -- threads ----------------------------------------------------------------------------------------------------------
 
-struct Copy {
-  uint32_t to, bytes;
-  const void* from;
-};
 struct Fiber {
   jmp_buf place;
   std::vector<char> stack;
   bool over;
-  std::vector<std::vector<Copy>> copies;  // in groups; the last one takes more
 };
 inline std::vector<Fiber> fibers;  // of all blocks of a cluster
 inline jmp_buf scheduler;
@@ -138,7 +133,6 @@ int launch_clusters(unsigned cluster, const cudaLaunchConfig_t* config, void (*k
       getcontext(&begin);
       fibers[current].stack.resize(1 << 17);
       fibers[current].over = false;
-      fibers[current].copies.assign(1, {});
       begin.uc_stack.ss_sp = fibers[current].stack.data();
       begin.uc_stack.ss_size = fibers[current].stack.size();
       makecontext(&begin, run_fiber, 0);
@@ -237,21 +231,6 @@ inline void stream_box(unsigned to, const CUtensorMap* map, int i, int j, int k,
 inline void wait_for_earlier_kernels() {}
 inline void let_later_kernels_start() {}
 inline void prefetch_line(const void*) {}
-// Copies of a thread, which come as late as they may.
-inline void copy_later(uint32_t to, const void* from, uint32_t bytes) {
-  if (to % bytes != 0 || reinterpret_cast<uintptr_t>(from) % bytes != 0) std::abort();
-  fibers[current].copies.back().push_back({to, bytes, from});
-}
-inline void copy_whole(uint32_t to, const void* from) { copy_later(to, from, 16); }
-inline void copy_four(uint32_t to, const void* from) { copy_later(to, from, 4); }
-inline void commit_copies() { fibers[current].copies.emplace_back(); }
-template <int N>
-void wait_copies() {
-  auto& groups = fibers[current].copies;
-  for (; groups.size() > N + 1; groups.erase(groups.begin())) {
-    for (const Copy& copy : groups.front()) std::memcpy(shared_memory() + copy.to, copy.from, copy.bytes);
-  }
-}
 inline uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(static_cast<const unsigned char*>(p) - shared_memory());
 }
