@@ -160,7 +160,8 @@ class ObjectCache:
 
     def find(self, rendered: Rendered, target: Target, maker: Mapping[str, object] | None = None) -> Object | None:
         """The object of a rendered candidate, if it is in this cache. Tiers do not count. `maker` is as for `key`."""
-        return self._lookup(self.key(rendered, target, maker)[0])
+        made = self._lookup(self.key(rendered, target, maker)[0])
+        return None if made is None else _of_source(made, rendered)
 
     def get(self, rendered: Rendered, target: Target) -> Object:
         """The object of a rendered candidate. A source that does not compile gives an object with that status.
@@ -171,6 +172,9 @@ class ObjectCache:
             ToolchainError: when the compiler cannot be started.
             CacheError: when there is nowhere to put an object.
         """
+        return _of_source(self._get(rendered, target), rendered)
+
+    def _get(self, rendered: Rendered, target: Target) -> Object:
         key, text = self.key(rendered, target)
         cached = self._lookup(key)
         if cached is not None:
@@ -379,6 +383,12 @@ def _handed_out(compiled: Object, key: str, path: Path, *, cached: bool) -> Obje
     """An object with its place. Nobody asks for its included files, and they may be many."""
     where = str(path) if compiled.status == "ok" else ""
     return msgspec.structs.replace(compiled, key=key, path=where, cached=cached, includes={})
+
+
+def _of_source(made: Object, rendered: Rendered) -> Object:
+    """The object of a source that may differ from the one it was compiled of in guards and checks, which are part of
+    its digest."""
+    return made if made.source == rendered.digest else msgspec.structs.replace(made, source=rendered.digest)
 
 
 def _bytes(path: str) -> bytes:

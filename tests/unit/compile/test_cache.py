@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from aot_tune.cli.main import main
 from aot_tune.compile import ObjectCache, compile_all, target_by_name, toolchain_for
@@ -63,6 +64,19 @@ def test_each_part_is_a_miss_and_explained(
     assert main(["cache", "explain", f"tuned_{make_rendered(1).digest[:8]}"]) == 0  # as reports name it
     assert main(["cache", "explain", "nowhere"]) == 1
     assert "no object of the cache is named 'nowhere'" in capsys.readouterr().err
+
+
+def test_an_object_is_of_the_source_that_asks_for_it(tmp_path: Path, chain, counting_compiler, make_rendered) -> None:
+    """Guards and an operator's checks are part of a source's digest, but not of what is compiled."""
+    first = make_rendered(1)
+    other = structs.replace(first, digest="other")
+    cache = ObjectCache(tmp_path / "c", chain)
+    made = [cache.get(rendered, TARGET) for rendered in (first, other)]
+    assert [one.source for one in made] == [first.digest, "other"]
+    assert counting_compiler[1]() == 1
+    found = ObjectCache(tmp_path / "c", chain).find(other, TARGET)
+    assert found is not None
+    assert found.source == "other"
 
 
 def test_modes(tmp_path: Path, chain, counting_compiler, make_rendered, caplog) -> None:
