@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import inspect
 import json
 import multiprocessing
 import statistics
@@ -30,7 +29,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from formats_shapes import COMPILED, OPERATORS, Item, dtypes_of, items, tables
@@ -205,10 +203,7 @@ class Bench:
 
     def _baseline(self, baseline: Any) -> tuple[Run, bool]:
         module: Any = importlib.import_module(baseline.requires)
-        calls, attend = self.arena.calls, getattr(module, "varlen_attn", None)
-        if attend and "enable_gqa" not in inspect.signature(attend).parameters:
-            module = SimpleNamespace(varlen_attn=_without_gqa(attend))
-        functions = [baseline.prepare(module, call) for call in calls]
+        functions = [baseline.prepare(module, call) for call in self.arena.calls]
         for function in functions:  # what a first call brings to the host must be there before the capture
             function()
         return lambda i: functions[i](), not baseline.partial(self.item.problem)
@@ -248,15 +243,6 @@ class Bench:
                 )
 
         return library if name == "aot_tune" else backend
-
-
-def _without_gqa(attend: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of a torch that does not ask whether heads share keys."""
-
-    def called(*given: Any, **named: Any) -> Any:
-        return attend(*given, **{name: value for name, value in named.items() if name != "enable_gqa"})
-
-    return called
 
 
 def _composition(names: Sequence[str], call: Any, group: int) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ sequences, H heads, HK heads of keys, columns D of keys and DV of values.
 from __future__ import annotations
 
 import importlib
+import inspect
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -208,7 +209,12 @@ def torch_varlen(arguments: Callable[[Call], dict[str, Any]]) -> Callable[..., C
         given: dict[str, Any] = {"cu_seq_q": call.cu_q, "scale": call.scale or None, **arguments(call)}
         given["window_size"] = (-1, -1 if call.causal == "none" else 0)
         given["max_q"] = max(end - begin for begin, end in limits(call.cu_q.tolist(), call.q.shape[0]))
-        given["enable_gqa"] = call.q.shape[1] != keys_heads(call)
+        known = inspect.signature(varlen.varlen_attn).parameters
+        if "enable_gqa" in known:  # others do not ask whether heads share keys
+            given["enable_gqa"] = call.q.shape[1] != keys_heads(call)
+        lacking = given.keys() - known
+        if lacking:
+            raise NotImplementedError(f"varlen_attn of this torch has no {', '.join(sorted(lacking))}")
 
         def run() -> None:
             result = varlen.varlen_attn(call.q, **given)
