@@ -261,20 +261,38 @@ def test_the_definition_is_what_torch_computes_sequence_by_sequence(op: Operator
     np.testing.assert_allclose(passed.out.numpy(), wanted(op, call, {}, causal)["out"], atol=1e-12)
 
 
+def with_signature(function: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    return function
+
+
 def test_torchs_ragged_attention_gets_arguments_that_it_takes() -> None:
     varlen = pytest.importorskip("torch.nn.attention.varlen")
     taken = inspect.signature(varlen.varlen_attn)
     for op in (RAGGED, PAGED):
         call = drawn(op, 1, (3, 1), (5, 40), {"H": 6, "HK": 2, "D": 16, "DV": 16, "PAGE": 8})
         passed, asked = in_torch(call, "lower_right", 16), list[dict[str, Any]]()
-        stand_in = SimpleNamespace(varlen_attn=lambda q, asked=asked, **more: (asked.append(more), q)[1])
-        op.baselines[1].prepare(stand_in, passed)()
+
+        def stand_in(taken: inspect.Signature, asked: list[dict[str, Any]] = asked) -> SimpleNamespace:
+            def attend(q: Any, **more: Any) -> Any:
+                asked.append(more)
+                return q
+
+            return SimpleNamespace(varlen_attn=with_signature(attend, taken))
+
+        op.baselines[1].prepare(stand_in(taken), passed)()
         taken.bind(passed.q, **asked[0])
         assert (asked[0]["max_q"], asked[0]["max_k"], asked[0]["window_size"]) == (
             3,
             40 if op is RAGGED else 48,
             (-1, 0),
         )
+        older = taken.replace(parameters=[p for n, p in taken.parameters.items() if n != "enable_gqa"])
+        op.baselines[1].prepare(stand_in(older), passed)()
+        assert asked[1].keys() == asked[0].keys() - {"enable_gqa"}
+        without = taken.replace(parameters=[p for n, p in taken.parameters.items() if n != "cu_seq_q"])
+        with pytest.raises(NotImplementedError, match="varlen_attn of this torch has no cu_seq_q"):
+            op.baselines[1].prepare(stand_in(without), passed)
         for dtypes, takes in (({"T": "bf16", "C": "bf16"}, [True, True]), ({}, [True, False])):
             one = problem(H=8, HK=2, D=64, DV=64, dtypes=dtypes)
             assert [baseline.supports(one) for baseline in op.baselines] == takes
