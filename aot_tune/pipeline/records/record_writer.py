@@ -110,19 +110,28 @@ def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
 
 
 def databases_of(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> Iterator[OperatorDatabase]:
-    """A database for each operator and device that something was measured on."""
+    """A database for each operator and device that something was measured on. An operator's error is its own."""
     for name, evidences in evidence.items():
-        sources = {e.candidate.id: e.rendered.digest for tuned in evidences for e in tuned.variants.values()}
-        operator = session.operators[name]
-        for device in session.devices:
-            database = database_of(session, operator, evidences, device)
-            if database is not None:
-                same = [d for d in session.databases if d.operator == name and d.device.digest == device.digest]
-                if same:
-                    older = _of_this_tree(session, operator, sources, same[0])
-                    again = session.options.mode == "tune"
-                    database = update(measured_before(older, database) if again else older, database)
-                yield database
+        databases: list[OperatorDatabase] = []
+        with session.failures.of(name):
+            databases = [*_databases_of_one(session, session.operators[name], evidences)]
+        yield from databases
+
+
+def _databases_of_one(
+    session: Session, operator: Operator, evidences: Sequence[Evidence]
+) -> Iterator[OperatorDatabase]:
+    sources = {e.candidate.id: e.rendered.digest for tuned in evidences for e in tuned.variants.values()}
+    for device in session.devices:
+        database = database_of(session, operator, evidences, device)
+        if database is None:
+            continue
+        same = [d for d in session.databases if d.operator == operator.name and d.device.digest == device.digest]
+        if same:
+            older = _of_this_tree(session, operator, sources, same[0])
+            again = session.options.mode == "tune"
+            database = update(measured_before(older, database) if again else older, database)
+        yield database
 
 
 def _of_this_tree(

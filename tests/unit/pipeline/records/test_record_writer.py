@@ -12,6 +12,7 @@ from databases import DEVICE, empty_record
 
 from aot_tune.cli.main import main
 from aot_tune.database import OperatorDatabase, load_databases, save_database
+from aot_tune.pipeline.failures import Failures
 from aot_tune.pipeline.records import record_writer as keep
 from aot_tune.pipeline.records.record_writer import check_record_folder, export_records
 from aot_tune.plan.options import resolve
@@ -84,6 +85,22 @@ def build(
     noted: Any = SimpleNamespace(target=SimpleNamespace(name="cpu-x86-64-v3"), note=note)
     keep.save_records(session, {"gemm": [noted], "other": [SimpleNamespace(target=noted.target, note="")]})
     return keep.records_folder(session)
+
+
+def test_an_operator_whose_record_is_inconsistent_does_not_take_the_others_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def made(_session: Any, operator: SimpleNamespace, *_: Any) -> OperatorDatabase:
+        if operator.name == "gemm":
+            raise DatabaseError("it is measured twice")
+        return database(operator.name)
+
+    monkeypatch.setattr(keep, "database_of", made)
+    names = ("gemm", "softmax")
+    operators = {name: SimpleNamespace(name=name) for name in names}
+    session: Any = SimpleNamespace(failures=Failures(), operators=operators, devices=[DEVICE], databases=[])
+    assert [d.operator for d in keep.databases_of(session, dict.fromkeys(names, ()))] == ["softmax"]
+    assert session.failures.operators == ["gemm"]
 
 
 def recorded(folder: Path, library: str = "ops") -> list[str]:
