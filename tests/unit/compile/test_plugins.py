@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cpu_kernels import TARGETS
+from host_kernels import TARGETS
 
 from aot_tune.compile import ObjectCache, Toolchain, template_folders, toolchain, toolchain_for
 from aot_tune.plan.preflight import check_backends, check_kernels

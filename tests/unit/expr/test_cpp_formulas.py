@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cpu_kernels import CpuKernel
 from formulas import CALLS, FUNCTIONS, TEMPLATES, FormulaCall, on_batches, operator_of
 from host_compiler import CUDA, shared_object
+from host_kernels import CpuKernel
 from nvcc_sources import MISSING
 
 from aot_tune.compile import toolchains
@@ -92,8 +92,7 @@ def test_floats_of_64_bits(tmp_path: Path) -> None:
     body = 'for (int64_t i = 0; i < {{ dim("N") }}; ++i) {{ store_output("out", ["i"], load("x", ["i"])) }}'
     text = "{{ prelude() }}{{ no_workspace() }}{{ kernel_signature('launch') }} { %s return 0; }"
     (tmp_path / "k.cpp.j2").write_text(text % body)
-    native = toolchains()["cxx"].native()[0]
-    kernel = CpuKernel(tmp_path, [tmp_path], op, "generic", native)
+    kernel = CpuKernel(tmp_path, op, "generic", renderer=Renderer([tmp_path]))
     x, out = np.array([-300.0, 0.0, 1.0, 1e-9, 3.0]), np.zeros(5)
     assert kernel({"third": 1 / 3}, x=x, out=out) == 0
     assert np.allclose(out, np.exp(x) / 3 + 1e-17, rtol=1e-15, atol=0)

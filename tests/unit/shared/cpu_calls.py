@@ -58,27 +58,27 @@ class Edged:
         drawn = np.full(count, np.nan) if values is None else values.standard_normal(count)
         self._low = low
         self._flat[:] = drawn > -0.7 if dtype == "bool" else stored_as(self._dtype, drawn)
-        self._view = np.lib.stride_tricks.as_strided(self._flat[-low:], shape, [size * s for s in strides])
+        self.view = np.lib.stride_tricks.as_strided(self._flat[-low:], shape, [size * s for s in strides])
         self._strides = strides
         begin = address + usable - size * (count + low)
         self.tensor = tensor_of(begin, (1, 0), shape, strides, (_CODES.get(dtype, 2), 8 * size))
 
     @property
     def values(self) -> NDArray[np.float64]:
-        stored = self._view if self._dtype.name == "bool" else values_of(self._dtype, self._view)
+        stored = self.view if self._dtype.name == "bool" else values_of(self._dtype, self.view)
         return stored.astype(np.float64)
 
     def put(self, place: float, value: float) -> None:
         self._flat[int(place * self._flat.size)] = stored_as(self._dtype, np.array([value], np.float32))[0]
 
     def write(self, index: Any, value: float) -> None:
-        self._view[index] = value if self._dtype.name == "bool" else stored_as(self._dtype, np.array(value, np.float32))
+        self.view[index] = value if self._dtype.name == "bool" else stored_as(self._dtype, np.array(value, np.float32))
 
     def spare_is_untouched(self) -> bool:
         """Whether what is no element still is NaN; overwrites the elements."""
-        self._view[...] = 0
+        self.view[...] = 0
         spare = np.ones(self._flat.size, bool)
-        np.lib.stride_tricks.as_strided(spare[-self._low :], self._view.shape, self._strides)[...] = False
+        np.lib.stride_tricks.as_strided(spare[-self._low :], self.view.shape, self._strides)[...] = False
         return bool(np.isnan(values_of(self._dtype, self._flat))[spare].all())
 
 

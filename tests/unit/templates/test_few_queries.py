@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from bundled import OPERATORS, RENDERER
+from bundled import OPERATORS
 from cpu_calls import Edged
-from host_compiler import CUDA, shared_object
-
-from aot_tune.compile.device_targets import CUDA_TARGETS
-from aot_tune.render import candidate_for
+from host_kernels import CudaKernel
 
 pytestmark = pytest.mark.slow
 
@@ -24,24 +18,10 @@ CAUSAL = OP.attributes[0].choices
 
 
 @pytest.fixture(scope="module", params=["f16", "bf16"])
-def launch(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Callable[..., int]]:
-    """The dtype, and a function that asks for workspace, launches as on 7 multiprocessors, and returns its size."""
-    (target,) = (t for t in CUDA_TARGETS if t.name == "cuda-sm_90a")
-    candidate = candidate_for(OP, OP.kernel("cuda_few_queries"), {}, target, None, {"T": request.param})
-    rendered = RENDERER.render(OP, candidate, target)
-    source: Path = tmp_path_factory.mktemp("few") / "kernel.cpp"
-    source.write_text('#include "warps.h"\n' + rendered.source)
-    library = ctypes.CDLL(str(shared_object(source, *CUDA)))
-
-    def call(*arguments: Any) -> int:
-        size = ctypes.c_size_t()
-        assert library[f"{rendered.symbol}_workspace"](*arguments, ctypes.byref(size)) == 0
-        memory = np.full(size.value + 16, 0xFF, np.uint8)
-        start = ctypes.c_void_p(memory.ctypes.data + -memory.ctypes.data % 16)
-        assert library[f"{rendered.symbol}_launch"](*arguments, start, size, None) == 0
-        return size.value
-
-    return request.param, call
+def launch(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, CudaKernel]:
+    """The dtype, and the kernel, which launches as on 7 multiprocessors."""
+    kernel = CudaKernel(tmp_path_factory.mktemp("few"), OP, "cuda_few_queries", dtypes={"T": request.param})
+    return request.param, kernel
 
 
 def rows_of(shape: tuple[int, ...], by_heads: bool) -> tuple[int, ...]:
@@ -70,9 +50,9 @@ def rows_of(shape: tuple[int, ...], by_heads: bool) -> tuple[int, ...]:
 )
 @pytest.mark.parametrize("beside", ["", "mask", "mask and bias"])
 def test_results_are_those_of_the_definition(
-    launch: tuple[str, Callable[..., int]], shape: tuple[int, ...], causal: str, parted: bool, beside: str
+    launch: tuple[str, CudaKernel], shape: tuple[int, ...], causal: str, parted: bool, beside: str
 ) -> None:
-    dtype, call = launch
+    dtype, kernel = launch
     b, h, hk, m, n, d = shape
     values = np.random.default_rng(sum(shape))
     by_heads = n % 3 != 0
@@ -80,10 +60,10 @@ def test_results_are_those_of_the_definition(
     k, v = (Edged((b, hk, n, d), rows_of((b, hk, n, d), by_heads), values, dtype) for _ in range(2))
     mask = Edged((b, h, m, n), (n, 0, 0, 1), values, "bool") if "mask" in beside else None
     bias = Edged((b, h, m, n), (0, m * n, n, 1), values, dtype) if "bias" in beside else None
-    tensors = [None if t is None else ctypes.byref(t.tensor) for t in (q, k, v, mask, bias, out)]
-    size = call(*tensors, ctypes.c_float(0.0), ctypes.c_int32(CAUSAL.index(causal)))
-    assert (size > 0) == parted
     given = {"q": q, "k": k, "v": v, "mask": mask, "bias": bias}
+    views = {name: t.view for name, t in {**given, "out": out}.items() if t is not None}
+    assert kernel({"scale": 0.0, "causal": CAUSAL.index(causal)}, **views) == 0
+    assert (kernel.workspace.size > 0) == parted
     known: dict[str, Any] = {name: None if t is None else t.values for name, t in given.items()}
     if mask is not None:
         known["mask"] = known["mask"] != 0

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bundled import OPERATORS
-from cpu_kernels import TARGETS, CpuKernel
-from cuda_kernels import CudaKernel
+from host_kernels import CpuKernel, CudaKernel
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from places import SHARED
@@ -29,7 +28,6 @@ from aot_tune.bench.worker.stored_elements import array_dtype, stored_as, values
 from aot_tune.compile.device_targets import CUDA_TARGETS
 from aot_tune.render.triton.specialize import guards, plain_pins, specialized_pins
 from aot_tune.spec import Operator, Problem, all_of, dtype, problem
-from aot_tune.spec.load_operators import bundled_templates
 
 FORMS = (
     ("grouped_gemm", "bf16"),
@@ -85,10 +83,8 @@ def compare(op: Operator, one: Problem, launch: Launch, sizes: Sequence[int] | N
 
 @pytest.fixture(scope="module")
 def generic(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Launch]:
-    folder, roots = tmp_path_factory.mktemp("grouped"), (bundled_templates(),)
-    return {
-        n: CpuKernel(folder, roots, OPERATORS[n], "generic", TARGETS[0], dtypes={"T": stored}) for n, stored in FORMS
-    }
+    folder = tmp_path_factory.mktemp("grouped")
+    return {n: CpuKernel(folder, OPERATORS[n], "generic", dtypes={"T": stored}) for n, stored in FORMS}
 
 
 SHAPES = ((0, 3, 5, 7), (1, 1, 1, 1), (77, 5, 70, 150), (40, 16, 200, 260), (33, 3, 130, 0), (9, 0, 8, 8))

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cpu_kernels import TARGETS, CpuKernel
+from host_kernels import TARGETS, CpuKernel
 from small_operators import make_operator
 
 from aot_tune.bench.worker.stored_elements import array_dtype, eight_bits, limits_of, stored_as, values_of
+from aot_tune.render import Renderer
 from aot_tune.spec import Kernel, Operator, Parameter, Target, Tensor, dims, dtype, stride
 from aot_tune.spec.load_operators import bundled_templates
 
@@ -72,7 +73,8 @@ def make(folder: Path, target: Target, names: tuple[str, ...], width: int) -> Cp
     (folder / "vectors.cpp.j2").write_text(text)
     (folder / "one.cpp.j2").write_text("{% set W = 0 %}" + text)
     kernel, config = ("vectors", {"W": width}) if width else ("generic", {})
-    return CpuKernel(folder, (folder, bundled_templates()), operator(names), kernel, target, config)
+    renderer = Renderer((folder, bundled_templates()))
+    return CpuKernel(folder, operator(names), kernel, target, config, renderer=renderer)
 
 
 def patterns(name: str) -> Any:

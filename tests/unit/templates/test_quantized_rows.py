@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bundled import OPERATORS
-from cpu_kernels import TARGETS, CpuKernel
-from cuda_kernels import CudaKernel
+from host_kernels import CpuKernel, CudaKernel
 from places import SHARED
 
 from aot_tune.bench.host.odd_problems import derived_checks
@@ -23,9 +22,7 @@ from aot_tune.bench.worker.comparison import compare_stored
 from aot_tune.bench.worker.inputs import attribute_indices, fill, layout, scalar_values
 from aot_tune.bench.worker.reference_results import read_truth, write_truth
 from aot_tune.bench.worker.stored_elements import array_dtype, stored_as, values_of
-from aot_tune.compile import target_by_name
 from aot_tune.spec import DTYPES, Config, Expr, Operator, dims, dtype_index
-from aot_tune.spec.load_operators import bundled_templates
 
 NAMES = ("quantize_rows", "silu_mul_quantize", "rms_norm_quantize")
 D, GROUP = dims("D GROUP")
@@ -80,7 +77,7 @@ def right(op: Operator, given: Sequence[Check], kernel: Any, t: str, folder: Pat
 @pytest.mark.parametrize("name", NAMES)
 def test_generic_kernels_are_right_on_all_that_a_build_verifies(name: str, t: str, q: str, tmp_path: Path) -> None:
     op = OPERATORS[name]
-    kernel = CpuKernel(tmp_path, [bundled_templates()], op, "generic", TARGETS[0], dtypes={"T": t, "Q": q})
+    kernel = CpuKernel(tmp_path, op, "generic", dtypes={"T": t, "Q": q})
     given = checks(op, t, q, most=24)
     assert len(given) >= 20
     right(op, given, kernel, t, tmp_path)
@@ -88,7 +85,7 @@ def test_generic_kernels_are_right_on_all_that_a_build_verifies(name: str, t: st
 
 def on_host(op: Operator, name: str, t: str, q: str, folder: Path, config: Config | None = None) -> CudaKernel:
     before = '#include "cuda_fp8.h"\n#include "warps.h"\n'
-    return CudaKernel(folder, op, name, target_by_name("cuda-sm_90a"), config, {"T": t, "Q": q}, before)
+    return CudaKernel(folder, op, name, config=config, dtypes={"T": t, "Q": q}, before=before)
 
 
 @pytest.mark.parametrize(("name", "t", "q"), [(n, *OF_DTYPES[i]) for i, n in enumerate(NAMES)])
@@ -116,7 +113,7 @@ def test_the_cuda_kernels_of_rows_in_registers_are_right(name: str, t: str, q: s
 @pytest.mark.parametrize("q", ["f8e4m3", "i8"])
 def test_zeros_nan_infinities_ties_and_no_elements_are_as_documented(q: str, tmp_path: Path) -> None:
     op = OPERATORS["quantize_rows"]
-    kernel = CpuKernel(tmp_path, [bundled_templates()], op, "generic", TARGETS[0], dtypes={"T": "f32", "Q": q})
+    kernel = CpuKernel(tmp_path, op, "generic", dtypes={"T": "f32", "Q": q})
     most, nan, inf = {"f8e4m3": 448.0, "i8": 127.0}[q], np.nan, np.inf
     rows = np.array(
         [

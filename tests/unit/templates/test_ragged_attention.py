@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import inspect
 import json
@@ -19,9 +18,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from bundled import OPERATORS, RENDERER
-from dltensors import tensor_of
-from host_compiler import CUDA, shared_object
+from bundled import OPERATORS
+from host_kernels import CpuKernel, CudaKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from triton_bundled import declared
@@ -29,9 +27,7 @@ from triton_bundled import declared
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.protocol.messages import InterpreterAnswer, InterpreterRequest
 from aot_tune.bench.worker.stored_elements import stored_as, values_of
-from aot_tune.compile.cxx import CxxToolchain
 from aot_tune.compile.device_targets import CUDA_TARGETS
-from aot_tune.render import candidate_for
 from aot_tune.spec import DTYPES, Drawn, Operator, all_of, problem
 from aot_tune.spec.load_operators import bundled_templates
 from aot_tune.triton.ask_declarations import child_environment, requests_of
@@ -91,8 +87,6 @@ class Passed:
         elements(self.spare)[...] = False
         if values is not None:
             self.view[...] = stored_as(self.dtype, values.astype(np.float32) if self.dtype.is_floating else values)
-        strides = [s // self.whole.itemsize for s in self.view.strides]
-        self.tensor = tensor_of(self.view.ctypes.data, (1, 0), shape, strides, (self.dtype.code, self.dtype.bits))
 
     @property
     def values(self) -> Any:
@@ -107,13 +101,8 @@ class Generic:
 
     def __init__(self, op: Operator, backend: str, dtypes: Mapping[str, str], folder: Path) -> None:
         self.op, self.dtypes = op, dtypes
-        kernel = next(k for k in op.generics if k.backend == backend)
-        targets = CxxToolchain().native() if backend == "cxx" else CUDA_TARGETS
-        rendered = RENDERER.render(op, candidate_for(op, kernel, {}, targets[0], None, dict(dtypes)), targets[0])
-        source = folder / f"{rendered.symbol}.cpp"
-        source.write_text(("" if backend == "cxx" else '#include "warps.h"\n') + rendered.source)
-        library = ctypes.CDLL(str(shared_object(source, *(("-fopenmp",) if backend == "cxx" else CUDA))))
-        self.launch: Callable[..., int] = library[f"{rendered.symbol}_launch"]
+        kernel = next(k.name for k in op.generics if k.backend == backend)
+        self.launch = (CpuKernel if backend == "cxx" else CudaKernel)(folder, op, kernel, dtypes=dtypes)
 
     def __call__(
         self, call: Arrays, options: Mapping[str, Any], causal: str, layout: int = 0, lse: bool = True
@@ -121,17 +110,14 @@ class Generic:
         """The results, and the call with its numbers as they were rounded."""
         rows, heads = call["q"].shape[:2]
         columns = next(call[name] for name in ("v", "v_pages") if name in call).shape[-1]
-        op, shapes = self.op.concrete(self.dtypes), {"out": (rows, heads, columns), "lse": (rows, heads)}
+        shapes = {"out": (rows, heads, columns), "lse": (rows, heads)}
         passed = {
             t.name: Passed(t.dtype.name, call.get(t.name), shapes.get(t.name) or call[t.name].shape, layout)
-            for t in op.tensors
+            for t in self.launch.operator.tensors
             if lse or t.name != "lse"
         }
-        numbers = {**DEFAULTS, **options}
-        scalars = [(ctypes.c_int32 if s.dtype_name == "i32" else ctypes.c_float)(numbers[s.name]) for s in op.scalars]
-        tensors = [ctypes.byref(passed[t.name].tensor) if t.name in passed else None for t in op.tensors]
-        chosen = ctypes.c_int32(CAUSAL.index(causal))
-        assert self.launch(*tensors, *scalars, chosen, None, ctypes.c_size_t(0), None) == 0
+        numbers = {**DEFAULTS, **options, "causal": CAUSAL.index(causal)}
+        assert self.launch(numbers, **{name: t.view for name, t in passed.items()}) == 0
         assert all(t.spare_is_untouched() for t in passed.values())
         results = {name: passed[name].values for name in ("out", "lse") if name in passed}
         return results, {name: passed[name].values for name in call}

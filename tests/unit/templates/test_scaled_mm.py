@@ -12,9 +12,8 @@ import msgspec
 import numpy as np
 import pytest
 from bundled import OPERATORS
-from cpu_kernels import TARGETS, CpuKernel
-from cuda_kernels import CudaKernel
 from forked import answer
+from host_kernels import HOPPER, CpuKernel, CudaKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stand_ins import with_cublaslt
@@ -28,14 +27,12 @@ from aot_tune.bench.worker.comparison import compare_stored
 from aot_tune.bench.worker.inputs import fill, layout, scalar_values
 from aot_tune.bench.worker.reference_results import read_truth, write_truth
 from aot_tune.bench.worker.stored_elements import array_dtype, values_of
-from aot_tune.compile import target_by_name
 from aot_tune.spec import Config, Kernel, all_of, dims, dtype_index, problem
 from aot_tune.spec.calls import check_call
 from aot_tune.spec.load_operators import bundled_templates
 from aot_tune.support.errors import SpecError
 
 OP = OPERATORS["scaled_mm"]
-HOPPER = target_by_name("cuda-sm_90a")
 M, N, K, MA, KA, NB = dims("M N K MA KA NB")
 Launch = Callable[..., int]
 
@@ -106,7 +103,7 @@ def wrong(check: Check, kernel: Launch, folder: Path) -> str:
 
 
 def test_the_cpu_kernel_is_right_on_all_that_a_build_verifies(tmp_path: Path) -> None:
-    kernel = CpuKernel(tmp_path, [bundled_templates()], OP, "generic", TARGETS[0], dtypes={"T": "bf16"})
+    kernel = CpuKernel(tmp_path, OP, "generic", dtypes={"T": "bf16"})
     every = checks(OP.kernel("generic"), "bf16", 1000)
     assert {c.problem.dims["KA"] for c in every} >= {1, 3, 9}
     faults = [wrong(check, kernel, tmp_path / str(i)) for i, check in enumerate(every)]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bundled import OPERATORS
-from cpu_kernels import TARGETS, CpuKernel
+from host_kernels import CpuKernel
 from stand_ins import build, with_cublaslt
 from vendor_calls import Call, OnHost, render
 
@@ -338,7 +338,7 @@ def test_problems_are_products_in_the_layouts_that_they_say() -> None:
 @pytest.mark.parametrize("kernel", ["cblas", "cblas_then_epilogue"])
 def test_the_cblas_of_the_process_serves_where_it_has_no_threads_of_its_own(tmp_path: Path, kernel: str) -> None:
     config = dict(GEMM.kernel(kernel).listed[0])
-    candidate = CpuKernel(tmp_path, [bundled_templates()], GEMM, kernel, TARGETS[0], config, {"T": "f32"})
+    candidate = CpuKernel(tmp_path, GEMM, kernel, config=config, dtypes={"T": "f32"})
     mapped = Path("/proc/self/maps").read_text().split()
     blas = ctypes.CDLL(
         next(path for path in mapped if "numpy" in path and "openblas" in path)

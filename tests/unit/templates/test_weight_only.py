@@ -9,16 +9,16 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from bundled import OPERATORS, RENDERER
+from bundled import OPERATORS
 from cpu_calls import EPSILON
-from dltensors import Tensor, tensor_of
-from host_compiler import CUDA, shared_object
+from host_kernels import HOPPER, TARGETS, CpuKernel, CudaKernel
 from hypothesis import given, settings
 from hypothesis.strategies import integers
 from numpy.typing import NDArray
@@ -26,15 +26,11 @@ from places import SHARED
 from stand_ins import with_cublaslt
 
 from aot_tune.bench.worker.stored_elements import stored_as, values_of
-from aot_tune.compile import target_by_name
-from aot_tune.compile.cxx import CxxToolchain
-from aot_tune.render import candidate_for
 from aot_tune.spec import Config, Kernel, Operator, Problem, all_of, problem
 from aot_tune.spec.dtypes import DTYPES
 
 FORMATS = ("gptq_mm", "awq_mm", "nf4_mm", "int8_mm")
-HOPPER = target_by_name("cuda-sm_90a")
-NATIVE = CxxToolchain().native()[-1]
+NATIVE = TARGETS[-1]
 HOST_CUDA = """#include "warps.h"
 inline __half2 __hsub2(__half2 a, __half2 b) {
   return __floats2half2_rn(__half2float(a.x) - __half2float(b.x), __half2float(a.y) - __half2float(b.y));
@@ -134,11 +130,6 @@ class Passed:
         if stored.ndim == 2 and stored.strides[0] < stored.strides[1]:  # by columns
             self.array = np.zeros((stored.shape[1], stored.shape[0] + 48 * spread), stored.dtype).T[: len(stored)]
         self.array[...] = stored
-        code = {"bf16": 4}.get(dtype or "", {"i": 0, "u": 1}.get(stored.dtype.kind, 2))
-        strides = [s // stored.itemsize for s in self.array.strides]
-        self.tensor: Tensor = tensor_of(
-            self.array.ctypes.data, (1, 0), stored.shape, strides, (code, 8 * stored.itemsize)
-        )
 
     @property
     def values(self) -> NDArray[Any]:
@@ -154,26 +145,13 @@ def built(folder: Path, name: str, kernel: str, dtype: str, config: dict[str, An
     cpu = op.kernel(kernel).backend == "cxx"
     target = NATIVE if cpu else HOPPER
     chosen = dict(next(iter(op.kernel(kernel).configs(target.facts)))) | (config or {})
-    rendered = RENDERER.render(op, candidate_for(op, op.kernel(kernel), chosen, target, None, {"T": dtype}), target)
-    source = folder / "kernel.cpp"
-    if cpu:
-        source.write_text(rendered.source)
-        options = ("-Wall", "-Wextra", "-Werror", "-fopenmp", "-march=native")
-    else:
-        source.write_text(HOST_CUDA + rendered.source)
-        options = CUDA
-    library = ctypes.CDLL(str(shared_object(source, *options)))
+    made = CpuKernel if cpu else partial(CudaKernel, before=HOST_CUDA)
+    called = made(folder, op, kernel, target, chosen, {"T": dtype})
 
     def launch(tensors: dict[str, Passed], v2: int = 0) -> NDArray[np.uint8]:
-        passed = [ctypes.byref(tensors[t.name].tensor) if t.name in tensors else None for t in op.tensors]
-        given = [*passed, *[ctypes.c_int32(v2) for _ in op.attributes]]
-        size = ctypes.c_size_t()
-        assert library[f"{rendered.symbol}_workspace"](*given, ctypes.byref(size)) == 0
-        memory = np.full(size.value + 64, 0xFF, np.uint8)
-        memory = memory[-memory.ctypes.data % 64 :]
-        start = ctypes.c_void_p(memory.ctypes.data)
-        assert library[f"{rendered.symbol}_launch"](*given, start, size, None) == 0
-        return memory
+        assert called({"checkpoint": v2}, **{n: t.array for n, t in tensors.items()}) == 0
+        stored: NDArray[np.uint8] = called.workspace
+        return stored
 
     return launch
 
