@@ -104,6 +104,9 @@ def workload(group: int = 0, **layout: Any) -> dict[str, tuple[Problem, ...]]:
 
     cuda = [layer(m, n, k, "bf16", *["bias"] * (n == 4608)) for n, k in layers for m in (1, 16, 64, 1024)]
     cuda += [layer(m, 4096, 4096, "f16") for m in (1, 16, 1024)]
+    if group == 128:  # short groups are for another kernel
+        shorter = {"dtypes": {"T": "bf16"}, **layout}
+        cuda += [problem(M=m, N=4096, K=4096, G=4096 // 32, **shorter) for m in (1, 16)]
     return {"cpu": (layer(1, 1024, 2048, "f32"), layer(16, 1024, 1024, "bf16", "bias")), "cuda": tuple(cuda)}
 
 
@@ -177,7 +180,7 @@ def kernels(
             tile={"M": 8 * parameter("TILES"), "N": parameter("WIDTH"), "K": step},
             split=parameter("SPLIT"),
         ),
-        _triton(weight, form, scales, zeros),
+        _triton(weight, form, scales, zeros, step),
         Kernel(
             "cublaslt_of_unpacked",
             f"{form}_mm/unpacked.cu.j2",
@@ -209,12 +212,12 @@ _LISTED = table(
     (32, 64, 64, 8, 4, 4),
     (64, 64, 64, 8, 8, 4),
     (64, 128, 64, 8, 8, 4),
-    (64, 64, 32, 8, 4, 4),
+    (16, 64, 32, 8, 4, 4),
     (128, 128, 32, 8, 8, 4),
 )
 
 
-def _triton(weight: str, form: str, scales: str, zeros: str | None) -> Kernel:
+def _triton(weight: str, form: str, scales: str, zeros: str | None, step: int) -> Kernel:
     """By matrix units: tiles become whole numbers (nf4: 16-bit floats); the sums of each step are scaled afterwards."""
     arguments: Mapping[str, Any] = {
         "weight": weight,
@@ -256,6 +259,7 @@ def _triton(weight: str, form: str, scales: str, zeros: str | None) -> Kernel:
             (stride(weight, 0) + stride(weight, 1)) * maximum(N, K) < 2**31,
             M * N * K > 0,
         ),
-        worthwhile=(M > 4, parameter("BLOCK_M") < 2 * M),
+        # For a few rows, only where the thin kernel does not take the groups.
+        worthwhile=((M > 4) | ((K // G) % step != 0), parameter("BLOCK_M") < 2 * maximum(M, 9)),
         tile={"M": parameter("BLOCK_M"), "N": parameter("BLOCK_N"), "K": parameter("BLOCK_K")},
     )
