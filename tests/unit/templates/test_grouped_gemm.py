@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +14,7 @@ from bundled import OPERATORS
 from host_kernels import CpuKernel, CudaKernel
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from places import SHARED
+from interpreted import Trial, faults
 from triton_bundled import HOPPER, bundled
 
 from aot_tune.bench.protocol.measurement_records import Check
@@ -87,6 +83,8 @@ def generic(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Launch]:
     return {n: CpuKernel(folder, OPERATORS[n], "generic", dtypes={"T": stored}) for n, stored in FORMS}
 
 
+ENDS = ([0, 20, 20, 21, 33], [-5, 40, 10, 2**31 - 1, 45])
+COUNTS = ([-4, 2**31 - 1, 20, 0, 3],)
 SHAPES = ((0, 3, 5, 7), (1, 1, 1, 1), (77, 5, 70, 150), (40, 16, 200, 260), (33, 3, 130, 0), (9, 0, 8, 8))
 
 
@@ -132,16 +130,20 @@ def test_cuda_results_are_those_of_the_definition(tmp_path: Path, name: str, sto
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 def test_triton_results_are_those_of_the_definition() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, str(SHARED / "grouped_interpreted.py")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert len(lines) == 12
-    for line in lines:
-        assert float(line.split()[0]) < 0.03, line
+    pytest.importorskip("triton")
+    blocks, trials = {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 128, "CTAS": 1, "num_warps": 4, "num_stages": 3}, []
+    for name, swap in itertools.product(dict(FORMS), (False, True)):
+        masked, scaled = "masked" in name, "scaled" in name
+        by_columns = scaled or masked != swap
+        form: Any = {"order": {"b": (0, 2, 1)}} if by_columns else {}
+        one = given_problem(name, "f8e4m3" if scaled else "f16", 20 if masked else 50, 5, 144, 144, **form)
+        for sizes in COUNTS if masked else ENDS:
+            kernel, put = "triton_few_rows" if by_columns else "triton_by_rows", {"counts" if masked else "ends": sizes}
+            check = Check(problem=one, integers=True)
+            trials.append(Trial(OPERATORS[name], kernel, {**blocks, "SWAP": swap}, check, put))
+    assert len(trials) == 12
+    assert not faults(trials)
 
 
 @pytest.mark.parametrize("name", [name for name, _ in FORMS])

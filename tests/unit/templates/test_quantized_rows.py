@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from bundled import OPERATORS
-from host_kernels import CpuKernel, CudaKernel
-from places import SHARED
+from host_kernels import HOPPER, CpuKernel, CudaKernel
+from interpreted import Trial, faults
 
 from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.bench.protocol.measurement_records import Check
@@ -143,12 +139,13 @@ def test_zeros_nan_infinities_ties_and_no_elements_are_as_documented(q: str, tmp
         assert kernel(given, x=empty, out=np.empty(shape, np.uint8), scale=scales) == 0
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 def test_triton_kernels_are_right_in_the_interpreter() -> None:
-    environ = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-W", "ignore", str(SHARED / "quantized_interpreted.py")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert len(lines) > 30
-    assert not [line for line in lines if not line.startswith("right: ")]
+    pytest.importorskip("triton")
+    trials = []
+    for op in map(OPERATORS.__getitem__, NAMES):
+        for name, t, q in (("triton_rows", "f16", "f8e4m3"), ("triton_groups", "f32", "i8")):
+            kernel = op.kernel(name)
+            config = list(kernel.configs(HOPPER.facts))[-1]
+            trials += [Trial(op, name, config, check) for check in checks(op, t, q, kernel.requires, most=9)]
+    assert len(trials) > 30
+    assert not faults(trials)

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
-import json
 import math
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from bundled import OPERATORS
 from host_kernels import CpuKernel, CudaKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from triton_bundled import declared
+from interpreted import Trial, verdicts
 
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.protocol.messages import InterpreterAnswer, InterpreterRequest
 from aot_tune.bench.worker.stored_elements import stored_as, values_of
-from aot_tune.compile.device_targets import CUDA_TARGETS
 from aot_tune.spec import DTYPES, Drawn, Operator, all_of, problem
-from aot_tune.spec.load_operators import bundled_templates
-from aot_tune.triton.ask_declarations import child_environment, requests_of
 
 RAGGED, PAGED = OPERATORS["ragged_attention"], OPERATORS["paged_attention"]
 CAUSAL = RAGGED.attributes[0].choices
@@ -347,49 +336,6 @@ def test_flops_are_about_those_of_drawn_lengths() -> None:
 
 # -- Triton's interpreter ---------------------------------------------------------------------------------------------
 
-INTERPRETER = """
-import json, sys
-import numpy as np
-from aot_tune.bench.worker import interpreted_call
-run = interpreted_call._InterpretedCall.run
-def changed(call):
-    for name, values in put.items():
-        call.memory[name].flat[...] = np.resize(np.array(values, np.int64), call.memory[name].count)
-        call.before[name] = call.memory[name].flat.copy()
-    run(call)
-interpreted_call._InterpretedCall.run = changed
-for number, put in enumerate(json.loads(sys.argv[1])):
-    sys.argv[1:] = [f"{number}.asked", f"{number}.answered"]
-    interpreted_call.main()
-"""
-Trial = tuple[Operator, str, dict[str, int], Check, dict[str, list[int]]]
-"""A kernel in a config on a check, with other numbers in some tensors."""
-
-
-def interpreted(cases: Sequence[Trial], folder: Path) -> list[str]:
-    """What kernels of Triton come to on checks, in the order of `cases`, in its interpreter."""
-    hopper = next(t for t in CUDA_TARGETS if t.name == "cuda-sm_90a")
-    for number, (op, name, config, check, _) in enumerate(cases):
-        kernel = op.kernel(name)
-        asked = requests_of({op.name: replace(op, kernels=(*op.generics, kernel))}, hopper)
-        request = InterpreterRequest(
-            folder=op.folder,
-            kernel=name,
-            target=hopper.name,
-            config=config,
-            check=check,
-            inspections={r.name: {hopper.name: declared(r.function)} for r in asked},
-            roots=[str(bundled_templates())],
-            seed=1,
-        )
-        (folder / f"{number}.asked").write_bytes(msgspec.json.encode(request))
-    environ = {**child_environment(os.environ, sys.path, folder), "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-c", INTERPRETER, json.dumps([put for *_, put in cases])]
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    answers = [(folder / f"{number}.answered").read_bytes() for number in range(len(cases))]
-    return [f"{a.verdict} {a.text}".strip() for a in (msgspec.json.decode(x, type=InterpreterAnswer) for x in answers)]
-
 
 def trials() -> Iterator[Trial]:
     """Blocks smaller than those of configs. Some sequences are empty, some queries see no key, in some tests all do."""
@@ -398,29 +344,29 @@ def trials() -> Iterator[Trial]:
     lower, f16 = {"causal": "lower_right"}, {"T": "f16"}
     small: dict[str, Any] = {"B": 4, "H": 3, "HK": 1, "M": 25, "N": 83}
     ragged = problem(**small, D=64, DV=64, dtypes=f16, attributes=lower, present=["lse"])
-    yield RAGGED, "triton_64", blocks, Check(problem=ragged), {}
-    yield RAGGED, "triton_64", blocks, Check(problem=ragged, scalars=options), {}
-    yield RAGGED, "triton_64", blocks, Check(problem=ragged, special="q"), {}
+    yield Trial(RAGGED, "triton_64", blocks, Check(problem=ragged))
+    yield Trial(RAGGED, "triton_64", blocks, Check(problem=ragged, scalars=options))
+    yield Trial(RAGGED, "triton_64", blocks, Check(problem=ragged, special="q"))
     fewer = problem(**small | {"N": 17, "H": 2}, D=150, DV=128, dtypes=f16)
-    yield RAGGED, "triton_192", blocks, Check(problem=fewer, scalars={"scale": 0.0}), {}
+    yield Trial(RAGGED, "triton_192", blocks, Check(problem=fewer, scalars={"scale": 0.0}))
     # Descriptors clip columns, and read keys of the next sequence, which may be anything.
     clipped = problem(**small | {"N": 17, "H": 2}, D=152, DV=120, dtypes=f16)
-    yield RAGGED, "triton_tma_192", blocks, Check(problem=clipped), {}
-    yield RAGGED, "triton_tma_64", blocks, Check(problem=ragged, scalars=options), {}
-    yield RAGGED, "triton_tma_64", blocks, Check(problem=ragged, special="v"), {}
+    yield Trial(RAGGED, "triton_tma_192", blocks, Check(problem=clipped))
+    yield Trial(RAGGED, "triton_tma_64", blocks, Check(problem=ragged, scalars=options))
+    yield Trial(RAGGED, "triton_tma_64", blocks, Check(problem=ragged, special="v"))
     scales = {"k_scale": 0.5, "v_scale": -2.0}
     for width, name in ((64, "triton_64"), (64, "triton_split_64"), (128, "triton_split_128_f8")):
         cache = {"C": "f8e4m3" if "f8" in name else "f16"}
         pages: dict[str, Any] = {"B": 2, "H": 4, "HK": 2, "M": 7, "P": 11, "PAGE": 11, "W": 7, "D": width, "DV": width}
         paged = problem(**pages, dtypes={**f16, **cache}, attributes=lower, present=["lse"])
         config = blocks | ({"SPLIT": 2} if "split" in name else {})
-        yield PAGED, name, config, Check(problem=paged, scalars=scales | (options if "f8" not in name else {})), {}
+        yield Trial(PAGED, name, config, Check(problem=paged, scalars=scales | (options if "f8" not in name else {})))
         if name == "triton_split_64":
-            yield PAGED, name, config, Check(problem=paged, special="q"), {}
-            yield PAGED, name, config, Check(problem=paged), {}
+            yield Trial(PAGED, name, config, Check(problem=paged, special="q"))
+            yield Trial(PAGED, name, config, Check(problem=paged))
     few: dict[str, Any] = {"B": 9, "H": 2, "HK": 1, "M": 5, "P": 2, "PAGE": 1, "W": 3, "D": 500, "DV": 300}
     empty = problem(**few, dtypes={"T": "f16", "C": "f16"}, present=["lse"])
-    yield PAGED, "triton_split_576", blocks | {"SPLIT": 2}, Check(problem=empty), {}
+    yield Trial(PAGED, "triton_split_576", blocks | {"SPLIT": 2}, Check(problem=empty))
     # Pages of 8 bits make queries in bf16 ones in f16.
     eight: dict[str, Any] = {"dtypes": {"T": "bf16", "C": "f8e4m3"}, "attributes": lower, "present": ["lse"]}
     sizes: dict[str, Any] = {"B": 2, "H": 4, "HK": 2, "P": 20, "PAGE": 9, "W": 8, "D": 60, "DV": 40}
@@ -436,24 +382,24 @@ def trials() -> Iterator[Trial]:
         ("triton_split_64_f8", Check(problem=short, odd="denormal numbers")),
         ("triton_split_576_f8", Check(problem=latent)),
     ):
-        yield PAGED, name, blocks | ({"SPLIT": 2} if "split" in name else {}), check, {}
+        yield Trial(PAGED, name, blocks | ({"SPLIT": 2} if "split" in name else {}), check)
     far = 2**31 - 1
     for put in ({"cu_q": [far, -far, 9]}, {"cu_q": [9, 4, 30], "cu_k": [far, 5, -far, 80]}):
         for name in ("triton_64", "triton_tma_64"):
-            yield RAGGED, name, blocks, Check(problem=ragged), put
+            yield Trial(RAGGED, name, blocks, Check(problem=ragged), put)
     for put in ({"cu_q": [5, 2], "seq_lens": [far, -far]}, {"page_table": [far, -far, 3]}):
-        yield PAGED, "triton_split_128_f8", blocks | {"SPLIT": 2}, Check(problem=paged), put
+        yield Trial(PAGED, "triton_split_128_f8", blocks | {"SPLIT": 2}, Check(problem=paged), put)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_triton_kernels_are_right_in_the_interpreter(tmp_path: Path) -> None:
+def test_triton_kernels_are_right_in_the_interpreter() -> None:
     """With bad offsets, lengths and pages they write nothing beside their tensors."""
+    pytest.importorskip("triton")
     cases = [*trials()]
-    for op, name, config, check, _ in cases:
-        facts = op.facts(check.problem) | {f"parameter.{n}": v for n, v in config.items()}
-        assert all_of((*op.legal, *op.kernel(name).requires), facts), name
-    verdicts = interpreted(cases, tmp_path)
-    for (_, name, _, check, put), verdict in zip(cases, verdicts, strict=True):
-        fine = "right" in verdict or (put and verdict.startswith("wrong") and "writes" not in verdict)
-        assert fine, (name, check.place, put, verdict)
+    for one in cases:
+        facts = one.operator.facts(one.check.problem) | {f"parameter.{n}": int(v) for n, v in one.config.items()}
+        assert all_of((*one.operator.legal, *one.operator.kernel(one.kernel).requires), facts), one.kernel
+    for one, verdict in zip(cases, verdicts(cases), strict=True):
+        assert verdict.startswith("right: ") or (
+            one.put and verdict.startswith("wrong: ") and "writes" not in verdict
+        ), verdict

@@ -8,28 +8,24 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from bundled import OPERATORS
-from forked import answer
 from host_kernels import HOPPER, CpuKernel, CudaKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interpreted import Trial, faults
 from stand_ins import with_cublaslt
-from triton_bundled import declared
 from vendor_calls import Call, OnHost, render
 
 from aot_tune.bench.host.odd_problems import derived_checks
 from aot_tune.bench.protocol.measurement_records import Check
-from aot_tune.bench.protocol.messages import InterpreterRequest
 from aot_tune.bench.worker.comparison import compare_stored
 from aot_tune.bench.worker.inputs import fill, layout, scalar_values
 from aot_tune.bench.worker.reference_results import read_truth, write_truth
 from aot_tune.bench.worker.stored_elements import array_dtype, values_of
 from aot_tune.spec import Config, Kernel, all_of, dims, dtype_index, problem
 from aot_tune.spec.calls import check_call
-from aot_tune.spec.load_operators import bundled_templates
 from aot_tune.support.errors import SpecError
 
 OP = OPERATORS["scaled_mm"]
@@ -143,52 +139,17 @@ def test_the_cuda_kernels_are_right(name: str, dtype: str, config: Config, tmp_p
 TRITON = [k for k in OP.kernels if k.triton is not None]
 
 
-def interpreted(kernel: Kernel) -> list[InterpreterRequest]:
-    """Checks of a kernel, in f16, as the interpreter computes with bf16 as with integers; some with long sums."""
-    config = dict(list(kernel.configs(HOPPER.facts))[-1])
+@pytest.mark.parametrize("kernel", TRITON, ids=lambda k: k.name)
+def test_triton_kernels_are_right_in_the_interpreter(kernel: Kernel) -> None:
+    """Checks in f16, as the interpreter computes with bf16 as with integers; some with long sums."""
+    pytest.importorskip("triton")
+    config = list(kernel.configs(HOPPER.facts))[-1]
     rows = next((n for n in (int(config["BLOCK_M"]), 1000) if "tma" not in kernel.name), 1000)
     every = [c for c in checks(kernel, "f16", 30) if c.problem.dims["M"] <= rows]
     by_sums = sorted(every, key=lambda c: (c.problem.dims["K"] <= 1100, -c.problem.dims["KA"], c.problem.id))
     chosen = [c for c in (*by_sums[:4], *by_sums[4:][::8]) if not c.special]  # its NaN of 8 bits is 480
     chosen += [c for c in every if c.integers]
-    read = {f"scaled_mm/{kernel.name}": {HOPPER.name: declared(kernel.triton_functions[0].function)}}
-    return [
-        InterpreterRequest(
-            folder=str(bundled_templates() / "scaled_mm"),
-            kernel=kernel.name,
-            target=HOPPER.name,
-            config=config,
-            check=check,
-            inspections=read,
-            roots=[str(bundled_templates())],
-            seed=3,
-        )
-        for check in chosen
-    ]
-
-
-INTERPRET = """
-import sys
-from aot_tune.bench.worker import interpreted_call
-
-def answers(files):
-    for file in files:
-        sys.argv = ["", file, file + ".answer"]
-        interpreted_call.main()
-"""
-
-
-@pytest.mark.parametrize("kernel", TRITON, ids=lambda k: k.name)
-def test_triton_kernels_are_right_in_the_interpreter(kernel: Kernel, tmp_path: Path) -> None:
-    pytest.importorskip("triton")
-    requests = interpreted(kernel)
-    files = [tmp_path / f"{i}.json" for i in range(len(requests))]
-    for file, request in zip(files, requests, strict=True):
-        file.write_bytes(msgspec.json.encode(request))
-    answer(INTERPRET, "answers(given)", [str(f) for f in files], TRITON_INTERPRET="1")
-    for file, request in zip(files, requests, strict=True):
-        verdict = msgspec.json.decode(Path(f"{file}.answer").read_bytes())
-        assert verdict["verdict"] == "right", (request.check.place, verdict)
+    assert not faults([Trial(OP, kernel.name, config, check) for check in chosen])
 
 
 @pytest.mark.parametrize("k", [1, 8, 37, 61, 300, 1031])

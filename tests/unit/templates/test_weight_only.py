@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
-import subprocess
-import sys
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -21,10 +18,11 @@ from cpu_calls import EPSILON
 from host_kernels import HOPPER, TARGETS, CpuKernel, CudaKernel
 from hypothesis import given, settings
 from hypothesis.strategies import integers
+from interpreted import Trial, faults
 from numpy.typing import NDArray
-from places import SHARED
 from stand_ins import with_cublaslt
 
+from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.stored_elements import stored_as, values_of
 from aot_tune.spec import Config, Kernel, Operator, Problem, all_of, problem
 from aot_tune.spec.dtypes import DTYPES
@@ -283,32 +281,17 @@ def in_fork(act: Callable[[], None]) -> None:
 
 
 @pytest.mark.slow
-def test_triton_in_the_interpreter(tmp_path: Path) -> None:
-    """Calls of each format: tiles that are not full, groups as long as a step and longer. It has no dot of bf16."""
+def test_triton_in_the_interpreter() -> None:
+    """Calls of each format: tiles that are not full, groups as long as a step and longer."""
     pytest.importorskip("triton")
-    calls: dict[str, Any] = {}
-    wanted = {}
+    config, trials = {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 32, "GROUP": 8, "num_warps": 4, "num_stages": 4}, []
     for number, name in enumerate([*FORMATS, *FORMATS]):
-        checkpoint, dtype = ("gptq", "gptq_v2")[number // 4], "f16"
-        m, n, k, g = shape = ((19, 40, 128, 4), (5, 72, 128, 1))[number // 4]
-        rng = np.random.default_rng(number)
-        weight = Weight(name, rng, n, k, g, checkpoint=checkpoint)
-        tensors = {"a": np.round(rng.standard_normal((m, k)) * 16) / 16, **weight.tensors}
-        tensors |= {"bias": np.round(rng.standard_normal(n) * 16) / 16} if number % 2 else {}
-        wanted[f"{name}_{number}"] = tensors["a"] @ weight.values + tensors.get("bias", 0)
-        config = {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 32, "GROUP": 8}
-        call = {"operator": name, "shape": shape, "dtype": dtype, "checkpoint": checkpoint, "config": config}
-        calls[f"{name}_{number}"] = call
-        np.savez(tmp_path / f"{name}_{number}.npz", **tensors)
-    (tmp_path / "call.json").write_text(json.dumps(calls))
-    command = [sys.executable, SHARED / "weight_only_interpreted.py", tmp_path]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    for name, call in calls.items():
-        epsilon, size = EPSILON[call["dtype"]], np.abs(wanted[name]).max()
-        got = np.load(tmp_path / f"{name}.out.npy")
-        np.testing.assert_allclose(got, wanted[name], rtol=epsilon, atol=size * epsilon / 2, err_msg=name)
+        form: Any = {"dtypes": {"T": "f16"}, "present": ["bias"] * (number % 2)}
+        form["attributes"] = {"checkpoint": ("gptq", "gptq_v2")[number // 4]} if name == "gptq_mm" else {}
+        form["order"] = {"w": (1, 0)} if name == "int8_mm" else {}
+        m, n, k, g = ((19, 40, 128, 4), (5, 72, 128, 1))[number // 4]
+        trials.append(Trial(OPERATORS[name], "triton", config, Check(problem=problem(M=m, N=n, K=k, G=g, **form))))
+    assert not faults(trials)
 
 
 # -- what is asked of calls -------------------------------------------------------------------------------------------
