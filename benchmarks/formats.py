@@ -2,7 +2,7 @@
 """Calls of operators on 8 bits, groups, pages and packed weights on a GPU: shapes that no build drew, and named ones.
 
     benchmarks/formats.py [--operators scaled_mm grouped_gemm ...] [--count 40] [--seconds 200] [--seed 1] [--rounds 5]
-                          [--compiled 3] [--json FILE]
+                          [--compiled 2] [--json FILE]
 
 Shapes are drawn as a survey draws them, but they are other ones. Inputs are drawn as for verification. Results of calls
 that are not too large are compared with the reference in float64 on the GPU, within the limits that verification has.
@@ -18,95 +18,213 @@ process that dies or hangs is replaced, and the next one begins with the next ca
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import json
-import multiprocessing
 import statistics
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from formats_shapes import COMPILED, OPERATORS, Item, dtypes_of, items, tables
+from gpu_tasks import Task
+from stats import geometric_mean, markdown
+from tasks import installed_operator
+from unseen_shapes import COPIED, ratio, speed_over, turns
 
-__all__ = ["measure", "run"]
+from aot_tune.compile import target_by_name
+from aot_tune.database.checks import tuned_kernels
+from aot_tune.spec import Problem, problem
+from aot_tune.spec.regimes import regime_of
+from aot_tune.spec.survey_shapes import survey_shapes
+
+__all__ = ["COMPILED", "OPERATORS", "Item", "about", "items", "named", "tables"]
 
 _MOST_FLOPS, _MOST_ELEMENTS = 2**37, 2**30
 """Of calls that are checked: FLOPs, and elements of inputs. Then a check takes a fraction of a second."""
 _OF_MEMORY = 100
 """Memory limits calls of at most so many FLOPs for each byte."""
-_COPIED = 8 * 10**6
-_LONG_US = 10000.0
-"""Calls that take longer have three rounds: their times differ little."""
-_NEAR = 1.25
-"""Ways of torch that take longer than the fastest by more than this need no rounds, unless the call has a name."""
-_MOST_CACHED = 2**36
-"""torch keeps at most so many bytes for the next call."""
-_PATIENCE = 60.0
-"""Seconds after which a process that tells nothing is ended."""
-_GRACE = 2.0
-"""Seconds that a process has for its end."""
-_OVER = -1
 _SEED = 20
 DEVICE = "cuda"
-_FORK = multiprocessing.get_context("fork")
+OPERATORS = ("scaled_mm", "quantize_rows", "rms_norm_quantize", "silu_mul_quantize", "grouped_gemm")
+OPERATORS += ("grouped_gemm_masked", "grouped_scaled_mm", "grouped_scaled_mm_masked", "ragged_attention")
+OPERATORS += ("paged_attention", "gptq_mm", "awq_mm", "nf4_mm", "int8_mm")
+COMPILED = "torch.compile"
+_WHOLE = 2**30
+"""The group of rows that have one scale."""
+_DEEPSEEK = ((2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (18432, 7168), (4096, 7168), (7168, 2048))
+_LLAMA = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
+"""N and K of layers."""
+_DEEP_GEMM = {(4, 8192): (1297, 1099), (8, 4096): (1288, 1093)}
+_DEEP_GEMM_MASKED = {(1, 1024): (1233, 925), (2, 512): (1040, 916), (4, 256): (932, 815)}
+"""TFLOPS that DeepGEMM publishes, by groups and rows of each: with N = 4096 and K = 7168, with 7168 and 2048."""
 
 Row = dict[str, Any]
 Run = Callable[[int], object]
 
 
-def measure(item: Item, rounds: int) -> Row:
-    """The times of a call, in us by round, or what went wrong."""
-    from gpu_calls import facts, ours
-    from gpu_race import Contender, copy_by_kernel, copy_of, race
-    from gpu_tasks import installed_operator
+@dataclass(frozen=True)
+class Item:
+    """A call to measure.
 
-    from aot_tune.spec.regimes import regime_of
+    Args:
+        name, wanted: of a named shape, and what it should reach.
+        values: of whole numbers on the device, such as offsets, in place of drawn ones.
+        bytes, flops: of the call, if they are not those of drawn values.
+        compiled: whether it races with torch.compile.
+    """
 
+    operator: str
+    problem: Problem
+    name: str = ""
+    wanted: str = ""
+    values: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    bytes: int = 0
+    flops: int = 0
+    compiled: bool = False
+
+
+def items(operators: Sequence[str], count: int, seed: int, compiled: int, target: str = "cuda-sm_90a") -> list[Item]:
+    """Named calls and drawn ones in turn, and operators in turn: a time limit cuts all of them evenly.
+
+    Args:
+        count: of shapes drawn for each choice of dtypes, as a survey draws them, but other ones.
+        compiled: how many drawn calls of each operator on rows race with torch.compile.
+    """
+    drawn = []
+    for name in operators:
+        operator = installed_operator(name)
+        kernels = tuned_kernels(operator, target_by_name(target))
+        shapes = turns(survey_shapes(operator, "cuda", count, kernels, f" formats {seed}").values()) if count else []
+        rows = name.endswith("quantize") or name == "quantize_rows"
+        drawn.append([Item(name, p, compiled=rows and i < compiled) for i, p in enumerate(shapes)])
+    known = named()
+    return turns([turns([[i for i in known if i.operator == name] for name in operators]), turns(drawn)])
+
+
+def named() -> list[Item]:
+    """Calls for which there are limits."""
+    found = [_scaled(1024, 18432, 7168, "block scales", "970 TFLOPS")]
+    found += [_scaled(16, n, k, "16 rows, block scales", "2 x torch or 0.85 of a copy") for n, k in _DEEPSEEK]
+    for name, d, present in (
+        ("quantize_rows", 7168, ()),
+        ("rms_norm_quantize", 7168, ("weight", "residual", "residual_out")),
+        ("silu_mul_quantize", 14336, ()),
+    ):
+        for r, group in ((4096, 128), (16384, 128), (16384, _WHOLE)):
+            wanted = "0.90 of a copy, 1.5 x torch.compile" if r == 4096 else "0.90 of a copy"
+            shape = problem(R=r, D=d, GROUP=group, present=present)
+            found.append(Item(name, shape, "64 MB on", wanted, compiled=r == 4096))
+    for name in ("grouped_gemm", "grouped_gemm_masked", "grouped_scaled_mm", "grouped_scaled_mm_masked"):
+        found += [_grouped(name, 8, m, 4096, 7168, "8 experts", "1.3 x the loop") for m in (128, 1024)]
+    for operator, shapes in (
+        ("grouped_scaled_mm", _DEEP_GEMM),
+        ("grouped_scaled_mm_masked", _DEEP_GEMM_MASKED),
+    ):
+        for (e, m), figures in shapes.items():
+            for (n, k), tflops in zip(((4096, 7168), (7168, 2048)), figures, strict=True):
+                found.append(_grouped(operator, e, m, n, k, "DeepGEMM's", f"{tflops} TFLOPS"))
+    found += [_paged(dtype, page) for dtype in ("bf16", "f8e4m3") for page in (16, 64)]
+    found += [_ragged(b, s) for b, s in ((8, 1024), (4, 4096), (2, 16384))]
+    found += [_one_row(name, n, k) for n, k in _LLAMA for name in ("gptq_mm", "awq_mm", "nf4_mm", "int8_mm")]
+    return found
+
+
+def _scaled(m: int, n: int, k: int, name: str, wanted: str) -> Item:
+    order = dict.fromkeys(("b", "scale_a", "scale_b"), (1, 0))
+    shape = problem(M=m, N=n, K=k, MA=m, KA=-(-k // 128), NB=-(-n // 128), order=order)
+    return Item("scaled_mm", shape, name, wanted)
+
+
+def _grouped(operator: str, e: int, m: int, n: int, k: int, name: str, wanted: str) -> Item:
+    """With m rows of each expert."""
+    masked, width = operator.endswith("masked"), 1 if "scaled" in operator else 2
+    rows = {"C": m} if masked else {"M": e * m}
+    return Item(
+        operator,
+        problem(E=e, **rows, N=n, K=k, order={"b": (0, 2, 1)}),
+        name,
+        wanted,
+        values={"counts": [m] * e} if masked else {"ends": [m * (i + 1) for i in range(e)]},
+        bytes=e * (width * (m * k + n * k) + 2 * m * n + (4 * m * k // 128 if width == 1 else 0)),
+        flops=2 * e * m * n * k,
+    )
+
+
+def _paged(dtype: str, page: int, b: int = 16, keys: int = 16384, h: int = 32, hk: int = 8, d: int = 128) -> Item:
+    """One query for each sequence, and `keys` keys."""
+    w, width = keys // page, 2 if dtype == "bf16" else 1
+    dtypes = {"T": "bf16", "C": dtype}
+    return Item(
+        "paged_attention",
+        problem(B=b, M=b, H=h, HK=hk, P=b * w, W=w, PAGE=page, D=d, DV=d, dtypes=dtypes),
+        "decode, 16 K keys, batch 16",
+        "0.90 of a copy",
+        values={"seq_lens": [keys] * b},
+        bytes=2 * b * keys * hk * d * width + 2 * 2 * b * h * d,
+        flops=4 * b * h * d * keys,
+    )
+
+
+def _ragged(b: int, s: int, h: int = 32, hk: int = 8, d: int = 128) -> Item:
+    """Prompts of the same length."""
+    offsets = [s * i for i in range(b + 1)]
+    shape = problem(
+        B=b, M=b * s, H=h, HK=hk, N=b * s, D=d, DV=d, attributes={"causal": "lower_right"}, dtypes={"T": "bf16"}
+    )
+    moved, flops = 2 * 2 * b * s * (h + hk) * d, 2 * b * h * d * s * (s + 1)
+    values = {"cu_q": offsets, "cu_k": offsets}
+    return Item("ragged_attention", shape, "prompts of one length", "0.95 x dense", values, moved, flops)
+
+
+def _one_row(operator: str, n: int, k: int) -> Item:
+    groups = {"nf4_mm": k // 64, "int8_mm": 1}.get(operator, k // 128)
+    order = {"w": (1, 0)} if operator == "int8_mm" else {}
+    shape = problem(M=1, N=n, K=k, G=groups, order=order, dtypes={"T": "bf16"})
+    return Item(operator, shape, "one row", "" if operator == "int8_mm" else "3 x bf16")
+
+
+def about(item: Item) -> Row:
+    """What is known of a call before it is measured."""
     operator = installed_operator(item.operator)
-    told = operator.facts(item.problem)
-    flops, moved = item.flops or operator.flops.evaluate(told), item.bytes or operator.compulsory_bytes(item.problem)
-    row: Row = {
+    facts = operator.facts(item.problem)
+    return {
         "operator": item.operator,
-        "dtypes": dtypes_of(operator, item.problem),
+        "dtypes": " ".join(item.problem.dtypes.get(name, choices[0]) for name, choices in operator.dtypes.items()),
         "name": item.name,
         "wanted": item.wanted,
         "shape": item.problem.id,
-        "regime": regime_of(operator, told),
-        "bytes": moved,
-        "flops": flops,
+        "regime": regime_of(operator, facts),
+        "bytes": item.bytes or operator.compulsory_bytes(item.problem),
+        "flops": item.flops or operator.flops.evaluate(facts),
     }
-    try:
-        bench = Bench(item, flops, moved)
-        mine = ours(bench.arena, None)
-        if wrong := bench.wrong(mine):
-            return {**row, "error": wrong}
-        contenders = [Contender("ours", mine, bench.arena.sets)]
-        others, notes = bench.others()
-        copies = []
-        if moved >= _COPIED and flops <= _OF_MEMORY * moved:
-            copies = [Contender("copy", *copy_of(moved)), Contender("copy by a kernel", *copy_by_kernel(moved))]
-        few = contenders[0].expected > _LONG_US
-        us = race([*contenders, *others, *copies], min(rounds, 3) if few else rounds)
-        copied = [us.pop(c.name) for c in copies]
-        of = {"copy": min(copied, key=statistics.median)} if copied else {}
-        checked = {"checked": bool(bench.truths), "sets": bench.arena.sets}
-        return {**row, "us": us, **of, "notes": notes, **checked, **facts(bench.arena, None)}
-    except Exception as error:
-        return {**row, "error": f"{type(error).__name__}: {str(error)[:200]}", "raised": True}
+
+
+def measure(rounds: int, item: Item) -> Row:
+    """The times of a call, in us by round, or what is wrong."""
+    from gpu_calls import facts, ours
+    from gpu_race import raced
+
+    moved, flops = (about(item)[key] for key in ("bytes", "flops"))
+    bench = Bench(item, flops)
+    mine = ours(bench.arena, None)
+    if wrong := bench.wrong(mine):
+        return {"error": wrong}
+    copied = moved if moved >= COPIED and flops <= _OF_MEMORY * moved else 0
+    ways, sets = bench.ways(), bench.arena.sets
+    row = raced(mine, sets, ways, rounds, always=ways if item.name else (COMPILED,), copied=copied)
+    return {**row, "checked": bool(bench.truths), "sets": sets, **facts(bench.arena, None)}
 
 
 class Bench:
     """The tensors of a call in enough sets, what its outputs should be, and other ways to compute it."""
 
-    def __init__(self, item: Item, flops: int, moved: int) -> None:
+    def __init__(self, item: Item, flops: int) -> None:
         import torch
         from gpu_race import Arena
-        from gpu_tasks import Task, installed_operator
 
         from aot_tune.bench.protocol.measurement_records import Check
         from aot_tune.bench.worker.cuda_truth import draw_inputs
@@ -124,9 +242,8 @@ class Bench:
         small = flops <= _MOST_FLOPS and sum(counts.values()) <= _MOST_ELEMENTS
         self.truths = self._truths() if small else {}
         self._written: dict[str, Any] = {}
-        task = Task(item.operator, item.problem, "rows", "", "", moved, flops, known=False)
         cold = not any(t.cold for t in general.tensors)
-        self.arena = Arena(task, cold_inputs=cold, make=self._make)
+        self.arena = Arena(Task(item.operator, item.problem, "rows"), cold_inputs=cold, make=self._make)
 
     def _make(self, _operator: Any, _problem: Any, given: Any, number: int) -> Any:
         """A tensor of a set. Sets have the same values in other places, and NaN or -1 in outputs."""
@@ -170,55 +287,30 @@ class Bench:
         faults = [truth.judge(outputs[name])[0] for name, truth in self.truths.items()]
         return "; ".join(fault for fault in faults if fault)
 
-    def others(self) -> tuple[list[Any], list[str]]:
-        """Ways of torch, ready to race, and why others are not."""
-        import torch
-        from gpu_race import Contender
-
-        able, notes = [], []
-        for name, prepare in self._ways().items():
-            try:
-                run, checked = prepare()
-                if checked and (wrong := self.wrong(run)):
-                    notes.append(f"{name} is wrong: {wrong[:200]}")
-                    continue
-                able.append(Contender(name, run, self.arena.sets))
-            except Exception as error:  # a way that does not take the call
-                notes.append(f"{name}: {type(error).__name__}: {str(error)[:200]}")
-                torch.cuda.synchronize()  # after an error that stays this raises
-        least = min((c.expected for c in able), default=0.0)
-        if not self.item.name:
-            able = [c for c in able if c.name == COMPILED or c.expected <= _NEAR * least]
-        return able, notes
-
-    def _ways(self) -> dict[str, Callable[[], tuple[Run, bool]]]:
-        """Functions that prepare the ways of torch, and say whether their results are to be checked."""
+    def ways(self) -> dict[str, Run]:
+        """The ways of torch."""
         given = self.item.problem
-        ways = {b.name: lambda b=b: self._baseline(b) for b in self.operator.baselines if b.supports(given)}
+        ways = {b.name: self._baseline(b) for b in self.operator.baselines if b.supports(given)}
         if self.item.compiled:
-            ways[COMPILED] = lambda: (self._compiled(), False)
+            from gpu_calls import compiled
+
+            ways[COMPILED] = _prepared(lambda: compiled(self.arena))
         if "cu_k" in self.item.values:
-            ways |= {f"dense, {n}": lambda n=n: (self._dense(n), False) for n in ("CUDNN", "FLASH", "aot_tune")}
+            ways |= {f"dense, {name}": self._dense(name) for name in ("CUDNN", "FLASH", "aot_tune")}
         return ways
 
-    def _baseline(self, baseline: Any) -> tuple[Run, bool]:
-        module: Any = importlib.import_module(baseline.requires)
-        functions = [baseline.prepare(module, call) for call in self.arena.calls]
-        for function in functions:  # what a first call brings to the host must be there before the capture
-            function()
-        return lambda i: functions[i](), not baseline.partial(self.item.problem)
+    def _baseline(self, baseline: Any) -> Run:
+        def prepare() -> Run:
+            module: Any = importlib.import_module(baseline.requires)
+            functions = [baseline.prepare(module, call) for call in self.arena.calls]
+            for function in functions:  # what a first call brings to the host must be there before the capture
+                function()
+            run = lambda i: functions[i]()  # noqa: E731
+            if not baseline.partial(self.item.problem) and (wrong := self.wrong(run)):
+                raise ArithmeticError(wrong)
+            return run
 
-    def _compiled(self) -> Run:
-        """Of tensors that torch makes itself, with all of its tuning, without its own graphs."""
-        import torch
-
-        calls = self.arena.calls
-        names = [t.name for t in self.operator.inputs if getattr(calls[0], t.name) is not None]
-        torch.compiler.reset()
-        function = _composition(names, calls[0], self.item.problem.dims["GROUP"])
-        made = torch.compile(function, mode="max-autotune-no-cudagraphs", dynamic=False)
-        given = [[getattr(call, name) for name in names] for call in calls]
-        return lambda i: made(*given[i])
+        return _prepared(prepare)
 
     def _dense(self, name: str) -> Run:
         """Attention of one batch of the same prompts: torch's with a backend, or this library's."""
@@ -245,104 +337,53 @@ class Bench:
         return library if name == "aot_tune" else backend
 
 
-def _composition(names: Sequence[str], call: Any, group: int) -> Callable[..., Any]:
-    """What users of torch write for an operator on rows. It takes the named tensors."""
-    import torch
+def _prepared(prepare: Callable[[], Run]) -> Run:
+    """A way that the first call prepares."""
+    prepared = functools.cache(prepare)
 
-    f = torch.nn.functional
-    rows, width = call.out.shape
-    group, dtype, least = min(group, width), call.out.dtype, call.min_amax
-    beyond, most = -width % group, 127.0 if dtype == torch.int8 else 448.0
-    written = getattr(call, "residual_out", None) is not None
-    powers, eps = call.scales == "powers_of_two", getattr(call, "eps", 0.0)
+    def run(number: int) -> object:
+        return prepared()(number)
 
-    def quantized(y: Any) -> tuple[Any, Any]:
-        parts = (f.pad(y, (0, beyond)) if beyond else y).reshape(rows, -1, group)
-        scale = parts.abs().amax(-1, keepdim=True).clamp(min=least) / most
-        scale = scale.log2().ceil().exp2() if powers else scale
-        parts = parts / scale
-        parts = (parts.round() if dtype == torch.int8 else parts).clamp(-most, most)
-        return parts.reshape(rows, -1)[:, :width].to(dtype), scale[..., 0]
-
-    def composed(*tensors: Any) -> Any:
-        given = dict(zip(names, tensors, strict=True))
-        if "gate" in given:
-            return quantized(f.silu(given["gate"].float()) * given["up"].float())
-        total = given["x"].float()
-        if "residual" in given:
-            total = total + given["residual"].float()
-        if not eps:
-            return quantized(total)
-        weight = given["weight"].float() if "weight" in given else None
-        result = quantized(f.rms_norm(total, (width,), weight, eps))
-        return (*result, total.to(given["x"].dtype)) if written else result
-
-    return composed
+    return run
 
 
-def run(several: Sequence[Item], rounds: int, end: float, kept: Callable[[Row], None]) -> None:
-    """Measure in a process that is replaced when it dies. After `end` no call is begun. `kept` gets each row."""
-    first, in_vain = 0, 0
-    while first < len(several) and time.monotonic() < end and in_vain < 3:
-        reader, writer = _FORK.Pipe(duplex=False)
-        process = _FORK.Process(target=_work, args=(writer, several[first:], rounds, end))
-        process.start()
-        writer.close()
-        begun, done, over = -1, 0, False
-        with suppress(EOFError, OSError):
-            while not over and reader.poll(_PATIENCE):
-                begun, row = reader.recv()
-                over = begun == _OVER
-                if row is not None:
-                    kept(row)
-                    done = begun + 1
-        process.join(0 if over else _GRACE)
-        status = process.exitcode
-        process.kill()
-        process.join()
-        if over:
-            return
-        print(f"a process ended with {status}", file=sys.stderr, flush=True)
-        if begun >= done:
-            kept(_lost(several[first + begun], status))
-            done = begun + 1
-        in_vain = 0 if done else in_vain + 1
-        first += done
+def tables(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Of drawn calls by operator and dtypes, and of named calls, in Markdown; then what went wrong."""
+    drawn: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    notes: dict[str, list[str]] = {}
+    for row in rows:
+        if not row["name"]:
+            drawn.setdefault((row["operator"], row["dtypes"]), []).append(row)
+        for note in row.get("notes", ()):
+            notes.setdefault(f"{row['operator']}: {note}", []).append(row["shape"])
+    head = "operator|dtypes|shapes|failed|x best of torch|below 0.95|least|of a copy|x torch.compile"
+    parts = [markdown(head.split("|"), 2, [[*key, *_summary(some)] for key, some in sorted(drawn.items())])]
+    head = "operator|name|shape|us|TFLOPS|GB/s|x others|of a copy|wanted"
+    parts.append(markdown(head.split("|"), 3, [_figures(row) for row in rows if row["name"]]))
+    parts += [f"* {row['operator']} {row['shape']}: {row['error']}" for row in rows if "error" in row]
+    return "\n\n".join([*parts, *(f"* {note} ({len(at)} x, as {at[0]})" for note, at in notes.items())])
 
 
-def _lost(item: Item, status: int | None) -> Row:
-    from gpu_tasks import installed_operator
-
-    dtypes = dtypes_of(installed_operator(item.operator), item.problem)
-    row = {"operator": item.operator, "dtypes": dtypes, "name": item.name, "wanted": item.wanted}
-    return {**row, "shape": item.problem.id, "error": f"the process hung or died: {status}"}
-
-
-def _work(writer: Any, several: Sequence[Item], rounds: int, end: float) -> None:
-    import torch
-
-    torch.set_grad_enabled(False)
-    warnings.simplefilter("ignore")  # torch's backends tell why they do not take a call
-    raised = 0
-    for number, item in enumerate(several):
-        if time.monotonic() >= end:
-            break
-        writer.send((number, None))
-        row = measure(item, rounds)
-        writer.send((number, row))
-        raised = raised + 1 if "raised" in row else 0
-        if raised:
-            torch.cuda.synchronize()  # after an error that stays this ends the process
-        if raised > 2:  # something else may have stayed
-            sys.exit(3)
-        if torch.cuda.memory_reserved() > _MOST_CACHED:
-            torch.cuda.empty_cache()
-    writer.send((_OVER, None))
+def _summary(rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+    timed = [row for row in rows if "us" in row]
+    ratios = [(ratio(row)[0], row["shape"]) for row in timed if len(row["us"]) > 1]
+    copies = [speed_over(row, row["copy"]) for row in timed if "copy" in row]
+    compiled = [speed_over(row, row["us"][COMPILED]) for row in timed if COMPILED in row["us"]]
+    means = [f"{geometric_mean(some):.2f}" if some else "" for some in ([r for r, _ in ratios], copies, compiled)]
+    below = f"{sum(r < 0.95 for r, _ in ratios) / len(ratios):.0%}" if ratios else ""
+    least = "{:.2f} {}".format(*min(ratios)) if ratios else ""
+    return [len(timed), len(rows) - len(timed), means[0], below, least, *means[1:]]
 
 
-def _target(manifest: Mapping[str, Any]) -> str:
-    found = {v["target"] for o in manifest["operators"] for v in o["variants"] if v["target"].startswith("cuda-sm_")}
-    return max(found, default="cuda-sm_90a")
+def _figures(row: Mapping[str, Any]) -> list[Any]:
+    start = [row["operator"], row["name"], row["shape"]]
+    if "us" not in row:
+        return [*start, "failed", "", "", "", "", row["wanted"]]
+    us = statistics.median(row["us"]["ours"])
+    others = "; ".join(f"{name} {speed_over(row, times):.2f}" for name, times in row["us"].items() if name != "ours")
+    speeds = [f"{row['flops'] / us / 1e6:.0f}", f"{row['bytes'] / us / 1e3:.0f}"]
+    copied = f"{speed_over(row, row['copy']):.2f}" if "copy" in row else ""
+    return [*start, f"{us:.1f}", *speeds, others, copied, row["wanted"]]
 
 
 def main() -> int:
@@ -353,29 +394,26 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=200.0, help="after which no more calls are begun")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--compiled", type=int, default=3, help="drawn calls on rows that race with torch.compile")
+    parser.add_argument("--compiled", type=int, default=2, help="drawn calls on rows that race with torch.compile")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     end = time.monotonic() + given.seconds
     import gpu_calls  # noqa: F401  with torch, once for all processes; nothing here may use the GPU
+    from gpu_race import measured
 
     import aot_tune.bench.worker.cuda_truth  # noqa: F401
     from aot_tune import ops
 
-    manifest = ops.manifest()
-    there = {o["name"] for o in manifest["operators"]}
-    several = items(
-        [n for n in given.operators if n in there], given.count, given.seed, given.compiled, _target(manifest)
-    )
+    there = {o["name"]: o["variants"] for o in ops.manifest()["operators"]}
+    targets = {v["target"] for variants in there.values() for v in variants if v["target"].startswith("cuda-sm_")}
+    names, target = [n for n in given.operators if n in there], max(targets, default="cuda-sm_90a")
+    calls = items(names, given.count, given.seed, given.compiled, target)
     rows: list[Row] = []
-
-    def kept(row: Row) -> None:
-        rows.append(row)
-        if given.json:
-            given.json.write_text(json.dumps({"rows": rows}))
-
     try:
-        run(several, given.rounds, end, kept)
+        for _, row in measured(calls, about, functools.partial(measure, given.rounds), end):
+            rows.append(row)
+            if given.json:
+                given.json.write_text(json.dumps({"rows": rows}))
     finally:
         print(tables(rows), flush=True)
     return 0

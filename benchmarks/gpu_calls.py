@@ -114,6 +114,33 @@ def _silu_mul(gate: Any, up: Any, **_: Any) -> Any:
     return _f.silu(gate) * up
 
 
+def _quantized(total: Any, out: Any, group: int, min_amax: float, scales: str, **_: Any) -> Any:
+    """In 8 bits, with a scale for each group of columns. `out` is the dtype."""
+    rows, width = total.shape
+    group, most = min(group, width), 127.0 if out == torch.int8 else 448.0
+    parts = (_f.pad(total, (0, -width % group)) if width % group else total).reshape(rows, -1, group)
+    scale = parts.abs().amax(-1, keepdim=True).clamp(min=min_amax) / most
+    scale = scale.log2().ceil().exp2() if scales == "powers_of_two" else scale
+    parts = parts / scale
+    parts = (parts.round() if out == torch.int8 else parts).clamp(-most, most)
+    return parts.reshape(rows, -1)[:, :width].to(out), scale[..., 0]
+
+
+def _quantize_rows(x: Any, **rest: Any) -> Any:
+    return _quantized(x.float(), **rest)
+
+
+def _rms_norm_quantize(x: Any, weight: Any, residual: Any, residual_out: Any, eps: float, **rest: Any) -> Any:
+    total = x.float() if residual is None else x.float() + residual.float()
+    weight = None if weight is None else weight.float()
+    result = _quantized(_f.rms_norm(total, total.shape[-1:], weight, eps), **rest)
+    return result if residual_out is None else (*result, total.to(x.dtype))
+
+
+def _silu_mul_quantize(gate: Any, up: Any, **rest: Any) -> Any:
+    return _quantized(_f.silu(gate.float()) * up.float(), **rest)
+
+
 _EAGER: dict[str, Callable[..., Any]] = {
     "gemm": _gemm,
     "batched_gemm": _batched_gemm,
@@ -121,7 +148,11 @@ _EAGER: dict[str, Callable[..., Any]] = {
     "rms_norm": _rms_norm,
     "layer_norm": _layer_norm,
     "silu_mul": _silu_mul,
+    "quantize_rows": _quantize_rows,
+    "rms_norm_quantize": _rms_norm_quantize,
+    "silu_mul_quantize": _silu_mul_quantize,
 }
+"""For outputs, they take whether each is wanted: None, or its dtype."""
 
 
 def eager(arena: Arena) -> Run:
@@ -180,11 +211,18 @@ def _seen(call: Any) -> Any:
     return whole if call.causal == "none" else whole.tril_(keys - queries if call.causal == "lower_right" else 0)
 
 
+def _written(arena: Arena, run: Run) -> dict[str, Any]:
+    """The outputs of the first call."""
+    outputs = arena.outputs()
+    for out in outputs.values():
+        out.fill_(math.nan)
+    run(0)
+    return outputs
+
+
 def off_attention(arena: Arena, run: Run) -> float:
     """The norm of the distance of some heads from the result in float64, over the latter's norm."""
-    call, out = arena.calls[0], arena.outputs()["out"]
-    out.fill_(math.nan)
-    run(0)
+    call, out = arena.calls[0], _written(arena, run)["out"]
     batches, heads = out.shape[:2]
     shared, hidden, worst = heads // call.k.shape[1], ~_seen(call), 0.0
     for b, h in {(0, 0), (batches // 2, heads // 2), (batches - 1, heads - 1)}:
@@ -205,9 +243,7 @@ def compiled(arena: Arena) -> Run:
     function, first = _EAGER[arena.task.operator], vars(arena.calls[0])
     inputs = [t.name for t in arena.operator.inputs if first[t.name] is not None]
     fixed = {k: v for k, v in first.items() if k not in inputs}
-    fixed |= {
-        t.name: True for t in arena.operator.outputs if first[t.name] is not None
-    }  # only whether the output is wanted
+    fixed |= {t.name: first[t.name].dtype for t in arena.operator.outputs if first[t.name] is not None}
 
     def composed(*tensors: Any) -> Any:
         return function(**fixed, **dict(zip(inputs, tensors, strict=True)))
@@ -219,19 +255,17 @@ def compiled(arena: Arena) -> Run:
 
 def difference(arena: Arena, run: Run, other: Run) -> float:
     """Two ways to compute the first outputs: the norm of their difference, over the norm of the second's."""
-    outputs = arena.outputs()
-    for out in outputs.values():
-        out.fill_(float("nan"))
-    run(0)
-    mine = {n: o.double() for n, o in outputs.items()}
-    found = other(0)
-    theirs = found if isinstance(found, tuple) else (found,)
+    mine = [out.double() for out in _written(arena, run).values()]
     worst = 0.0
-    for (_, value), wanted in zip(mine.items(), theirs, strict=False):
+    for value, wanted in zip(mine, _several(other(0)), strict=False):
         exact = wanted.double()
         off = float((value - exact).norm() / exact.norm())
-        worst = max(worst, off if off == off else float("inf"))  # noqa: PLR0124 NaN
+        worst = max(worst, off if off == off else math.inf)  # noqa: PLR0124 NaN
     return worst
+
+
+def _several(result: Any) -> tuple[Any, ...]:
+    return result if isinstance(result, tuple) else (result,)
 
 
 def furthest(arena: Arena, run: Run) -> float:
@@ -240,18 +274,12 @@ def furthest(arena: Arena, run: Run) -> float:
     It is relative to the element's size and the root mean square of its row. A difference that the dtype cannot
     distinguish from 0 does not count.
     """
-    outputs = arena.outputs()
-    for out in outputs.values():
-        out.fill_(float("nan"))
-    run(0)
+    outputs = _written(arena, run).values()
     wide = {n: v.double() if isinstance(v, torch.Tensor) else v for n, v in vars(arena.calls[0]).items()}
-    found = _EAGER[arena.task.operator](**wide)
     worst = 0.0
-    for out, exact in zip(outputs.values(), found if isinstance(found, tuple) else (found,), strict=False):
+    for out, exact in zip(outputs, _several(_EAGER[arena.task.operator](**wide)), strict=False):
         facts = torch.finfo(out.dtype)
         distance = ((out.double() - exact).abs() - facts.smallest_normal * facts.eps).clamp_min_(0.0)
-        off = float(
-            (distance / (exact.abs() + exact.square().mean(-1, keepdim=True).sqrt())).nan_to_num_(nan=torch.inf).max()
-        )
-        worst = max(worst, off)
+        share = distance / (exact.abs() + exact.square().mean(-1, keepdim=True).sqrt())
+        worst = max(worst, float(share.nan_to_num_(nan=torch.inf).max()))
     return worst

@@ -1,25 +1,34 @@
-"""Times calls on one GPU, with cold buffers, CUDA graphs, and rounds in which every contender has a turn."""
+"""Times calls on one GPU: processes that are replaced, cold buffers, CUDA graphs, rounds in which all have a turn."""
 
 from __future__ import annotations
 
 import math
+import multiprocessing
 import random
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import torch
-from gpu_tasks import Task, installed_operator
+from gpu_tasks import Task
+from tasks import installed_operator
 
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.inputs import call_of
 from aot_tune.spec import Call, Operator, Problem, Tensor
 
-__all__ = ["Arena", "Contender", "copy_by_kernel", "copy_of", "copy_speed", "empty_kernel", "fastest", "race"]
+__all__ = ["Arena", "Contender", "copy_of", "copy_speed", "empty_kernel", "measured", "race", "raced"]
 
 Run = Callable[[int], object]
 """Computes with one set of buffers, by number, on the current stream. Only torch may allocate."""
 
 Make = Callable[[Operator, Problem, Tensor, int], Any]
+Row = dict[str, Any]
+Item = TypeVar("Item")
 
 _NODES = 20
 _COLD = 4
@@ -31,6 +40,14 @@ _TWICE = 2 << 30
 """Calls on more bytes than this have only one set: at most a few percent of it can still be in the L2."""
 _GRAPH_US = 5000.0
 """A graph has as many calls as fill this time, at most 20."""
+_LONG_US = 10000.0
+"""Calls that take longer have three rounds: their times differ little."""
+_MOST_CACHED = 2**36
+"""torch keeps at most so many bytes for the next call."""
+PATIENCE, _GRACE = 60.0, 2.0
+"""Seconds after which a process that tells nothing is ended, and that it has for its own end."""
+_OVER = -1
+_FORK = multiprocessing.get_context("fork")
 
 
 class Arena:
@@ -138,23 +155,38 @@ def _once(run: Run) -> float:
     return float(start.elapsed_time(stop)) * 1000.0
 
 
-def fastest(ways: Mapping[str, Run], sets: int) -> list[Contender]:
-    """Those of several ways that take the task, without those that are far from the fastest one."""
+def _fastest(ways: Mapping[str, Run], sets: int, always: Collection[str]) -> tuple[list[Contender], list[str]]:
     able: list[Contender] = []
-    errors, least = [], math.inf
+    notes, least = [], math.inf
     for name, run in ways.items():
         try:
             run(0)
             us = _once(run)
             least = min(least, us)
-            if us <= max(_NEAR * least, _GRAPH_US):
+            if name in always or us <= max(_NEAR * least, _GRAPH_US):
                 able.append(Contender(name, run, sets))
-        except Exception as error:  # a way that does not take the task
-            torch.cuda.synchronize()
-            errors.append(f"{name}: {error}")
-    if not able:
-        raise RuntimeError("; ".join(errors))
-    return [c for c in able if c.expected <= _NEAR * min(c.expected for c in able)]
+        except Exception as error:  # a way that does not take the call
+            torch.cuda.synchronize()  # after an error that stays this raises
+            notes.append(f"{name}: {type(error).__name__}: {str(error)[:200]}")
+    least = min((c.expected for c in able), default=0.0)
+    return [c for c in able if c.name in always or c.expected <= _NEAR * least], notes
+
+
+def raced(
+    run: Run, sets: int, ways: Mapping[str, Run], rounds: int, always: Collection[str] = (), copied: int = 0
+) -> Row:
+    """A call against the ways that take it, without those that are far from the fastest one and not in `always`.
+
+    Returns:
+        `us`, in which the call is `ours`, and `notes` on ways that do not take it; and if bytes are to be `copied`,
+        these `bytes` and the times of the faster `copy`.
+    """
+    ours = Contender("ours", run, sets)
+    others, notes = _fastest(ways, sets, always)
+    copies = [Contender(f"copy {i}", *copy_of(copied, bool(i))) for i in range(2 if copied else 0)]
+    us = race([ours, *others, *copies], rounds if ours.expected <= _LONG_US else min(rounds, 3))
+    times = [us.pop(copy.name) for copy in copies]
+    return {"us": us, "notes": notes} | ({"bytes": copied, "copy": min(times, key=statistics.median)} if times else {})
 
 
 def race(contenders: Sequence[Contender], rounds: int, turn_us: float = 2000.0) -> dict[str, list[float]]:
@@ -174,24 +206,18 @@ def race(contenders: Sequence[Contender], rounds: int, turn_us: float = 2000.0) 
     return taken
 
 
-def copy_of(moved: int) -> tuple[Run, int]:
-    """A copy that reads and writes `moved` bytes together, and the number of its sets of buffers."""
-    half = max(moved // 2, 16)
+def copy_of(moved: int, by_kernel: bool = False) -> tuple[Run, int]:
+    """A copy that reads and writes `moved` bytes together, and the number of its sets of buffers.
+
+    Copies of over 100 MB by the driver are slower on an H200 than those by a kernel that reads 16 bytes at a time.
+    """
     cache = torch.cuda.get_device_properties(0).L2_cache_size
     sets = max(1, math.ceil(_COLD * cache / moved))
-    sources = [torch.empty(half, dtype=torch.uint8, device="cuda").random_(0, 255) for _ in range(sets)]
+    sources = [torch.zeros(max(moved // 8, 16), dtype=torch.int32, device="cuda").random_() for _ in range(sets)]
     sinks = [torch.empty_like(s) for s in sources]
+    if by_kernel:
+        return lambda i: torch.bitwise_not(sources[i % sets], out=sinks[i % sets]), sets
     return lambda i: sinks[i % sets].copy_(sources[i % sets]), sets
-
-
-def copy_by_kernel(moved: int) -> tuple[Run, int]:
-    """The same by a kernel that reads 16 bytes at a time: copies of over 100 MB by the driver are slower on an H200."""
-    count = max(moved // 8, 16)
-    cache = torch.cuda.get_device_properties(0).L2_cache_size
-    sets = max(1, math.ceil(_COLD * cache / moved))
-    sources = [torch.zeros(count, dtype=torch.int32, device="cuda").random_() for _ in range(sets)]
-    sinks = [torch.empty_like(s) for s in sources]
-    return lambda i: torch.bitwise_not(sources[i % sets], out=sinks[i % sets]), sets
 
 
 def copy_speed() -> float:
@@ -217,3 +243,61 @@ def empty_kernel() -> tuple[Run, str]:
         else:
             return lambda _: kernel((1, 1, 1), (32, 1, 1), ()), "an empty kernel"
     return lambda _: torch.cuda._sleep(0), "torch.cuda._sleep(0)"
+
+
+def measured(
+    items: Sequence[Item], about: Callable[[Item], Row], measure: Callable[[Item], Row], end: float
+) -> Iterator[tuple[Item, Row]]:
+    """Items with their rows, from a process that is replaced when it dies or hangs. After `end` no item is begun.
+
+    A row has what is known `about` the item, and what is measured, or an `error`.
+    """
+    first, in_vain = 0, 0
+    while first < len(items) and time.monotonic() < end and in_vain < 3:
+        reader, writer = _FORK.Pipe(duplex=False)
+        process = _FORK.Process(target=_work, args=(writer, items[first:], measure, end))
+        process.start()
+        writer.close()
+        begun, done, over = -1, 0, False
+        with suppress(EOFError, OSError):
+            while not over and reader.poll(PATIENCE):
+                begun, row = reader.recv()
+                over = begun == _OVER
+                if row is not None:
+                    yield items[first + begun], {**about(items[first + begun]), **row}
+                    done = begun + 1
+        process.join(0 if over else _GRACE)
+        status = process.exitcode
+        process.kill()
+        process.join()
+        if over:
+            return
+        print(f"a process ended with {status}", file=sys.stderr, flush=True)
+        if begun >= done:
+            item = items[first + begun]
+            yield item, {**about(item), "error": f"the process hung or died: {status}"}
+            done = begun + 1
+        in_vain = 0 if done else in_vain + 1
+        first += done
+
+
+def _work(writer: Any, items: Sequence[Item], measure: Callable[[Item], Row], end: float) -> None:
+    torch.set_grad_enabled(False)
+    warnings.simplefilter("ignore")  # torch's backends tell why they do not take a call
+    raised = 0
+    for number, item in enumerate(items):
+        if time.monotonic() >= end:
+            break
+        writer.send((number, None))
+        try:
+            row, raised = measure(item), 0
+        except Exception as error:
+            row, raised = {"error": f"{type(error).__name__}: {str(error)[:200]}"}, raised + 1
+        writer.send((number, row))
+        if raised:
+            torch.cuda.synchronize()  # after an error that stays this ends the process
+        if raised > 2:  # something else may have stayed
+            sys.exit(3)
+        if torch.cuda.memory_reserved() > _MOST_CACHED:
+            torch.cuda.empty_cache()
+    writer.send((_OVER, None))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_tasks import LARGE, LARGER, Task
-from stats import Timing, geometric_mean
+from stats import Timing, geometric_mean, markdown
 
 __all__ = ["VENDOR_WORKSPACE", "Result", "Verdict", "interval", "render_results", "render_verdicts", "verdicts"]
 
@@ -189,15 +189,10 @@ def _rows(name: str, chosen: Sequence[Result], copy_speed: float) -> list[Verdic
 # -- Markdown ------------------------------------------------------------------------------------------------------
 
 
-def _table(head: Sequence[str], left: int, rows: Iterable[Sequence[str]]) -> str:
-    rule = [":--" if i < left else "--:" for i in range(len(head))]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
-
-
 def render_verdicts(found: Sequence[Verdict]) -> str:
     """The summary."""
     rows = [(v.what, v.wanted, v.measured, "met" if v.met else "**missed**") for v in found]
-    return _table(("requirement", "wanted", "measured", "verdict"), 4, rows)
+    return markdown(("requirement", "wanted", "measured", "verdict"), 4, rows)
 
 
 def render_results(results: Sequence[Result], copy_speed: float) -> str:
@@ -205,7 +200,7 @@ def render_results(results: Sequence[Result], copy_speed: float) -> str:
     head = ("operator", "problem", "dtype", "aot_tune", "torch.matmul", "x", "eager", "x", _COMPILED, "x",
             "copy, bound", "of it", "rate", "variant")  # fmt: skip
     placed = sorted(results, key=lambda r: (r.task.operator, r.task.kind, r.task.mode, r.task.bytes, r.task.text))
-    return _table(head, 3, [_line(r, copy_speed) for r in placed])
+    return markdown(head, 3, [_line(r, copy_speed) for r in placed])
 
 
 def _line(result: Result, copy_speed: float) -> tuple[str, ...]:

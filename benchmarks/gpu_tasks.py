@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from tasks import installed_operator
 
-try:
-    from aot_tune.spec import Operator, Problem, problem
-    from aot_tune.spec.load_operators import bundled_templates, load_operator
-except ImportError as error:
-    raise SystemExit(f"benchmarks: aot_tune is not installed: {error}; run `pip install .` first") from None
+from aot_tune.spec import Operator, Problem, problem
+from aot_tune.spec.load_operators import bundled_templates
 
-__all__ = ["KINDS", "PRODUCTS", "ROWS", "Task", "chosen_to_compile", "installed_operator", "mix", "tasks"]
+__all__ = ["KINDS", "PRODUCTS", "ROWS", "Task", "chosen_to_compile", "mix", "tasks"]
 
 PRODUCTS = ("gemm", "batched_gemm")
 ROWS = ("softmax", "rms_norm", "layer_norm", "silu_mul")
@@ -37,11 +34,11 @@ class Task:
     operator: str
     problem: Problem
     kind: str
-    mode: str
-    group: str
-    bytes: int
-    flops: int
-    known: bool
+    mode: str = ""
+    group: str = ""
+    bytes: int = 0
+    flops: int = 0
+    known: bool = False
 
     @property
     def text(self) -> str:
@@ -67,12 +64,6 @@ class Task:
         """The task that `plain` was made from."""
         fields = {k: v for k, v in plain.items() if k not in ("problem", "text", "key")}
         return Task(problem=msgspec.convert(plain["problem"], Problem), **fields)
-
-
-@functools.cache
-def installed_operator(name: str) -> Operator:
-    """The operator, as the installed package declares it."""
-    return load_operator(bundled_templates() / name)
 
 
 def tasks(names: Sequence[str]) -> list[Task]:
@@ -114,31 +105,16 @@ def _variations(operator: Operator, entry: Problem, known: Set[str]) -> Iterable
 def _rows(operator: Operator, entry: Problem) -> Task:
     moved = operator.compulsory_bytes(entry)
     group = "512 MB on" if moved >= LARGER else "128 MB on" if moved >= LARGE else "smaller"
-    return Task(
-        operator=operator.name,
-        problem=entry,
-        kind="rows",
-        mode=_dtype(operator, entry),
-        group=group,
-        bytes=moved,
-        flops=operator.flops.evaluate(operator.facts(entry)),
-        known=True,
-    )
+    flops = operator.flops.evaluate(operator.facts(entry))
+    return Task(operator.name, entry, "rows", _dtype(operator, entry), group, moved, flops, known=True)
 
 
 def _task(operator: Operator, entry: Problem, kind: str, known: bool) -> Task:
     dtype, m = _dtype(operator, entry), entry.dims["M"]
     mode = f"{dtype} {entry.attributes.get('math', 'ieee')}" if dtype == "f32" else dtype
-    return Task(
-        operator=operator.name,
-        problem=entry,
-        kind=kind,
-        mode=mode,
-        group="M <= 16" if m <= 16 else "64 to 256" if m <= 256 else "above",
-        bytes=operator.compulsory_bytes(entry),
-        flops=operator.flops.evaluate(operator.facts(entry)),
-        known=known,
-    )
+    group = "M <= 16" if m <= 16 else "64 to 256" if m <= 256 else "above"
+    moved, flops = operator.compulsory_bytes(entry), operator.flops.evaluate(operator.facts(entry))
+    return Task(operator.name, entry, kind, mode, group, moved, flops, known=known)
 
 
 def _dtype(operator: Operator, entry: Problem) -> str:

@@ -81,8 +81,7 @@ class Server:
         if self.plan["compile"]:
             found.append(Contender("max-autotune", compiled(arena), arena.sets))
         if task.kind == "rows" and task.bytes >= LARGE:
-            copy, sets = copy_of(task.bytes)
-            found.append(Contender("copy", copy, sets))
+            found.append(Contender("copy", *copy_of(task.bytes)))
         return found
 
 

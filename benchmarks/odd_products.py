@@ -100,7 +100,7 @@ def measure(operator: str, one: Problem, rounds: int) -> dict[str, Any]:
     from gpu_tasks import Task
 
     alone = not one.present and one.attributes.get("activation", "none") == "none" and operator == "gemm"
-    arena = Arena(Task(operator, one, "product" if alone else "fused", one.dtypes["T"], "", 0, 0, known=False))
+    arena = Arena(Task(operator, one, "product" if alone else "fused", one.dtypes["T"]))
     mine, other = ours(arena, None), product(arena) if alone else eager(arena)
     off = difference(arena, mine, eager(arena))
     contenders = [Contender("ours", mine, arena.sets), Contender("torch", other, arena.sets)]

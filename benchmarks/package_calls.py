@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from stats import Timing
+from stats import Timing, markdown
 
 from aot_tune.bench.protocol.measurement_records import Check
 from aot_tune.bench.worker.inputs import draw
@@ -192,7 +192,7 @@ def _cell(row: Row, key: str, form: str) -> str:
 def table(rows: list[Row], third: str) -> str:
     """The rows as Markdown. `third` is a way that only some rows have."""
     head = ["operator", "problem", "variant", "target", "library us", "own us", "ratio", "more us", f"{third} us", ""]
-    lines = [head, ["---"] * 4 + ["--:"] * 5 + ["---"]]
+    lines = []
     for row in rows:
         ratio = f"{row['own_ratio']:.3f} ± {row['own_spread']:.3f}" if "own_ratio" in row else ""
         note = row.get("error") or row.get("note") or ("" if row.get("own_same", True) else "not the same bits")
@@ -201,4 +201,4 @@ def table(rows: list[Row], third: str) -> str:
         cells += [_cell(row, "library_us", ".2f"), _cell(row, "own_us", ".2f"), ratio]
         cells += [_cell(row, "own_more_us", "+.2f"), _cell(row, f"{third}_us", ".2f")]
         lines.append([*cells, " ".join(str(note).split()).replace("|", "\\|")[:300]])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown(head, 4, lines)

@@ -1,4 +1,4 @@
-"""Medians of rounds, their spread, and means of ratios."""
+"""Medians of rounds, their spread, means of ratios, and tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Timing", "best", "geometric_mean", "paired_ratio"]
+__all__ = ["Timing", "best", "geometric_mean", "markdown", "paired_ratio"]
 
 
 @dataclass(frozen=True)
@@ -45,3 +45,9 @@ def geometric_mean(values: Iterable[float]) -> float:
     """The geometric mean; NaN if there are no values."""
     logs = [math.log(v) for v in values]
     return math.exp(statistics.fmean(logs)) if logs else math.nan
+
+
+def markdown(head: Sequence[str], left: int, rows: Iterable[Sequence[object]]) -> str:
+    """A table whose columns after the first `left` are aligned to the right."""
+    rule = [":--" if i < left else "--:" for i in range(len(head))]
+    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in (head, rule, *rows))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from measure import Limits, Row
-from stats import Timing, best, geometric_mean
+from stats import Timing, best, geometric_mean, markdown
 
 __all__ = ["Target", "render_rows", "render_targets", "targets"]
 
@@ -62,23 +62,17 @@ def _share(what: str, wanted: float, ratios: Iterable[float]) -> Target:
     return Target(what, f">= {wanted:g} of a copy", f"{mean:.2f}", mean >= wanted)
 
 
-def _table(head: Sequence[str], left: int, rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table whose columns after the first `left` are aligned to the right."""
-    rule = [":--" if i < left else "--:" for i in range(len(head))]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
-
-
 def render_targets(found: Sequence[Target]) -> str:
     """The summary: promises and measurements."""
     rows = [(t.what, t.wanted, t.measured, "met" if t.met else "**not met**") for t in found]
-    return _table(("geometric means and medians", "target", "measured", "verdict"), 1, rows)
+    return markdown(("geometric means and medians", "target", "measured", "verdict"), 1, rows)
 
 
 def render_rows(rows: Sequence[Row], limits: Limits) -> str:
     """One line for each problem. Times are medians in microseconds with half their interquartile range."""
     head = ("operator", "problem", "aot_tune", "numpy", "torch", "ratio", "cold b", "+ epilogue", "of limit",
             "copy", "of copy", "rate")  # fmt: skip
-    return _table(head, 2, [_line(row, limits) for row in rows])
+    return markdown(head, 2, [_line(row, limits) for row in rows])
 
 
 def _line(row: Row, limits: Limits) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +55,7 @@ class Task:
         return dict(msgspec.to_builtins(self.problem))
 
 
+@functools.cache
 def installed_operator(name: str) -> Operator:
     """The operator, as the installed package declares it."""
     return load_operator(bundled_templates() / name)

@@ -18,7 +18,7 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,6 +27,7 @@ import torch
 from gpu_race import Contender, race
 from gpu_tables import Verdict, render_verdicts
 from native import build_launches
+from stats import markdown
 
 __all__ = ["main"]
 
@@ -208,7 +209,7 @@ def _of_attention(answers: Sequence[Mapping[str, Any]]) -> tuple[list[Verdict], 
                                     ratios[n] >= least))  # fmt: skip
         medians = [f"{statistics.median(a['us'][n]):.1f}" if n in a["us"] else "" for n in ("aot_tune", *names)]
         rows.append((what, str(a["kernel"]), *medians, *(f"{ratios[n]:.3f}" if n in ratios else "" for n in names)))
-    return told, _table(("width", "kernel", "aot_tune", *names, *(f"x {n}" for n in names)), rows)
+    return told, markdown(("width", "kernel", "aot_tune", *names, *(f"x {n}" for n in names)), 1, rows)
 
 
 def _of_calls(answers: Mapping[str, Mapping[str, Sequence[float]]]) -> tuple[list[Verdict], str]:
@@ -219,12 +220,7 @@ def _of_calls(answers: Mapping[str, Mapping[str, Sequence[float]]]) -> tuple[lis
             what = f"{name}: {way}, beyond a {_BARE}"
             told.append(Verdict(what, f"<= {most} ns", f"{extra:.0f} ns", extra <= most))
         rows += [(name, way, f"{statistics.median(taken):.0f}", f"{min(taken):.0f}") for way, taken in ns.items()]
-    return told, _table(("operator", "call", "median", "least"), rows)
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    rule = [":--", *["--:"] * (len(head) - 1)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
+    return told, markdown(("operator", "call", "median", "least"), 1, rows)
 
 
 PARTS: dict[str, tuple[Callable[[int], Any], Callable[[Any], tuple[list[Verdict], str]], str, int]] = {

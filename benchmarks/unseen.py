@@ -17,9 +17,10 @@ compared with the faster of two copies of as many bytes, by the driver and by a 
 and so are all inputs of other calls. With `--in-l2`, those that fit into the L2 stay there, as when kernels are chosen.
 Calls are in CUDA graphs, and rounds have changing order.
 
-All operators, dtypes and forms take turns, so `--seconds` cuts them evenly. With `--variants`, half of the time is for
-this: each variant is forced by name on the same shapes, in another process. It shows how much faster the best kept
-variant would have been, on the shapes that all variants came to.
+All operators, dtypes and forms take turns, so `--seconds` cuts them evenly. A process that dies or hangs is replaced,
+and the next one begins with the next shape. With `--variants`, half of the time is for this: each variant is forced by
+name on the same shapes, in another process. It shows how much faster the best kept variant would have been, on the
+shapes that all variants came to.
 """
 
 from __future__ import annotations
@@ -27,20 +28,21 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import multiprocessing
 import os
 import statistics
 import sys
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from unseen_shapes import COPIED, WIDTHS, Shape, attentions, batches, called, products, tell, variants_of
+from gpu_tasks import Task
+from tasks import installed_operator
+from unseen_shapes import COPIED, WIDTHS, Shape, attentions, batches, called, products, tell, turns, variants_of
 
-__all__ = ["FORMS", "best_of", "plans", "task_of"]
+from aot_tune.spec.regimes import regime_of
+
+__all__ = ["FORMS"]
 
 FORMS: dict[str, dict[str, dict[str, Any]]] = {
     "gemm": {
@@ -65,86 +67,63 @@ _PRODUCTS = ("plain", "tf32")
 _OFF_PRODUCTS = 2e-2
 """How far products may differ: torch may add parts of long ones in f16."""
 _KINDS = {"gemm": "product", "batched_gemm": "product", "flash_attention": "attention"}
-_PATIENCE = 60.0
-"""Seconds after which a process that tells nothing is ended."""
-_LONG_US = 10000.0
-"""Calls that take longer have three rounds: their times differ little."""
-_MOST_CACHED = 2**36
-"""torch keeps at most so many bytes for the next shape."""
-_FORK = multiprocessing.get_context("fork")
 
 Row = dict[str, Any]
+Plan = Mapping[str, Any]
 
 
-def plans(
-    operators: Sequence[str], dtypes: Sequence[str], forms: Sequence[str], count: int, seed: int, widths: str = "whole"
-) -> Iterator[dict[str, Any]]:
+def _plans(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """What is measured: an operator in one dtype and one of its forms. Attention has 16 bits, and TF32 is of f32."""
-    for operator, dtype, form in itertools.product(operators, dtypes, forms):
+    about = {"in_l2": given.in_l2, "rounds": given.rounds}
+    for operator, dtype, form in itertools.product(given.operators, given.dtypes, given.forms):
         whole = dtype == "f32"
         if form in FORMS[operator] and not (whole and operator == "flash_attention") and (whole or form != "tf32"):
-            shapes = _shapes(operator, form, count, seed, widths)
-            yield {"operator": operator, "dtype": dtype, "form": form, "shapes": shapes}
+            shapes = _shapes(operator, form, given.count, given.seed, given.widths)
+            yield {"operator": operator, "dtype": dtype, "form": form, "shapes": shapes, **about}
 
 
 def _shapes(operator: str, form: str, count: int, seed: int, widths: str) -> list[Shape]:
     if operator == "gemm":
         return [(*shape, "b:10") for shape in products(count, seed)]
     if operator == "flash_attention":
-        from gpu_tasks import installed_operator
-
         return attentions(count, seed, form, installed_operator(operator).values["D"])
     return batches(count, seed) if operator == "batched_gemm" else WIDTHS[widths](count, seed)
 
 
-def task_of(plan: Mapping[str, Any], shape: Shape) -> Any:
-    """A shape of a plan as a task."""
-    from gpu_tasks import Task, installed_operator
-
-    from aot_tune.spec.regimes import regime_of
-
-    operator, form = installed_operator(plan["operator"]), FORMS[plan["operator"]][plan["form"]]
-    given = called(operator, shape, plan["dtype"], form)
+def _task_of(plan: Plan, shape: Shape) -> Task:
+    operator, form = installed_operator(plan["operator"]), plan["form"]
+    given = called(operator, shape, plan["dtype"], FORMS[operator.name][form])
     kind = _KINDS.get(operator.name, "rows")
-    return Task(
-        operator=operator.name,
-        problem=given,
-        kind="fused" if kind == "product" and plan["form"] not in _PRODUCTS else kind,
-        mode=plan["dtype"],
-        group=regime_of(operator, operator.facts(given)),
-        bytes=operator.compulsory_bytes(given),
-        flops=0,
-        known=False,
-    )
+    kind = "fused" if kind == "product" and form not in _PRODUCTS else kind
+    regime = regime_of(operator, operator.facts(given))
+    return Task(operator.name, given, kind, plan["dtype"], regime, operator.compulsory_bytes(given))
 
 
-def measure(plan: Mapping[str, Any], shape: Shape, forced: bool) -> Row:
-    """The times of a shape, in us by round, or what went wrong."""
+def _measure(plan: Plan, shape: Shape, forced: str) -> Row:
+    """The times of a shape, in us by round, or what is wrong."""
     import torch
     from gpu_calls import facts, ours, ways
-    from gpu_race import Arena, Contender, copy_by_kernel, copy_of, fastest, race
+    from gpu_race import Arena, Contender, race, raced
 
     torch.backends.cuda.matmul.allow_tf32 = plan["form"] == "tf32"
-    task = task_of(plan, shape)
-    row: Row = {"shape": shape, "regime": task.group}
-    try:
-        arena = Arena(task, cold_inputs=task.operator != "gemm" and not plan["in_l2"])
-        run = ours(arena, None)
-        if forced:
-            return {**row, "us": race([Contender("ours", run, arena.sets)], plan["rounds"])}
-        if wrong := _wrong(arena, run):
-            return {**row, "error": wrong}
-        contenders = [Contender("ours", run, arena.sets), *fastest(ways(arena), arena.sets)]
-        copied: dict[str, Any] = {}
-        if task.bytes >= COPIED and (task.kind == "rows" or plan["form"] in ("few", "one")):
-            contenders += [Contender("driver", *copy_of(task.bytes)), Contender("kernel", *copy_by_kernel(task.bytes))]
-        us = race(contenders, plan["rounds"] if contenders[0].expected < _LONG_US else min(plan["rounds"], 3))
-        copies = [us.pop(name) for name in ("driver", "kernel") if name in us]
-        copied = {"bytes": task.bytes, "copy": min(copies, key=statistics.median)} if copies else {}
-        return {**row, "us": us, **copied, **facts(arena, None)}
-    except Exception as error:  # a forced variant refuses calls that it is not meant for
-        torch.cuda.synchronize()  # after an error that stays this ends the process
-        return {**row, "error": f"{type(error).__name__}: {str(error)[:120]}"}
+    task = _task_of(plan, shape)
+    arena = Arena(task, cold_inputs=task.operator != "gemm" and not plan["in_l2"])
+    run = ours(arena, None)
+    if forced:
+        os.environ["AOT_TUNE_FORCE"] = forced  # the library reads it at the first call
+        try:
+            return {"us": race([Contender("ours", run, arena.sets)], plan["rounds"])}
+        except Exception as error:  # a variant refuses calls that it is not meant for
+            torch.cuda.synchronize()  # after an error that stays this raises
+            return {"error": f"{type(error).__name__}: {str(error)[:200]}"}
+    if wrong := _wrong(arena, run):
+        return {"error": wrong}
+    of_memory = task.bytes >= COPIED and (task.kind == "rows" or plan["form"] in ("few", "one"))
+    row = raced(run, arena.sets, ways(arena), plan["rounds"], copied=task.bytes if of_memory else 0)
+    notes = row.pop("notes")
+    if len(row["us"]) == 1:
+        return {"error": "; ".join(notes)}
+    return {**row, **facts(arena, None)}
 
 
 def _wrong(arena: Any, run: Any) -> str:
@@ -161,75 +140,42 @@ def _wrong(arena: Any, run: Any) -> str:
     return "" if off <= most else f"it is off by {off:.2e} of {what}"
 
 
-def run(several: Sequence[Mapping[str, Any]], seconds: float, forced: str = "") -> list[list[Row]]:
-    """Measure in a process of its own, as a library reads once what is forced. The rows of each plan.
+def _run(several: Sequence[Plan], end: float, forced: str = "") -> list[list[Row]]:
+    """The rows of each plan. Plans take turns, and after `end` no shape is begun."""
+    from gpu_race import measured
 
-    Plans take turns. After so many seconds no shape is begun.
-    """
-    reader, writer = _FORK.Pipe(duplex=False)
-    process = _FORK.Process(target=_work, args=(writer, several, time.monotonic() + seconds, forced))
-    process.start()
-    writer.close()
     rows: list[list[Row]] = [[] for _ in several]
-    with suppress(EOFError):
-        while reader.poll(_PATIENCE):
-            number, row = reader.recv()
-            rows[number].append(row)
-    process.join(_PATIENCE)
-    if process.exitcode is None:
-        process.kill()
-        process.join()
-    if process.exitcode:
-        print(f"{forced or 'dispatch'}: ended with {process.exitcode}", file=sys.stderr, flush=True)
+    shapes = turns([(number, shape) for shape in plan["shapes"]] for number, plan in enumerate(several))
+
+    def about(item: tuple[int, Shape]) -> Row:
+        return {"shape": item[1], "regime": _task_of(several[item[0]], item[1]).group}
+
+    for (number, _), row in measured(shapes, about, lambda item: _measure(several[item[0]], item[1], forced), end):
+        rows[number].append(row)
     return rows
 
 
-def _work(writer: Any, several: Sequence[Mapping[str, Any]], end: float, forced: str) -> None:
-    if forced:
-        os.environ["AOT_TUNE_FORCE"] = forced
-    import torch
-
-    torch.set_grad_enabled(False)
-    warnings.simplefilter("ignore")  # torch's backends tell why they do not take a call
-    for turn in itertools.zip_longest(*(plan["shapes"] for plan in several)):
-        for number, shape in enumerate(turn):
-            if shape is not None and time.monotonic() < end:
-                writer.send((number, measure(several[number], shape, bool(forced))))
-                if torch.cuda.memory_reserved() > _MOST_CACHED:
-                    torch.cuda.empty_cache()
-
-
-def best_of(several: Sequence[Sequence[Mapping[str, Any]]]) -> dict[Shape, float]:
-    """The shortest time of each shape, in us, from the rows of several variants. A variant that failed has none."""
-    best: dict[Shape, float] = {}
-    for row in (row for rows in several for row in rows if "us" in row):
-        shape, us = tuple(row["shape"]), statistics.median(row["us"]["ours"])
-        best[shape] = min(best.get(shape, us), us)
-    return best
-
-
-def forced_times(several: Sequence[Mapping[str, Any]], end: float) -> list[dict[Shape, float]]:
+def _forced_times(several: Sequence[Plan], end: float) -> list[dict[Shape, float]]:
     """For each plan, by shape, the time of the best variant: of shapes that all variants came to.
 
-    A process forces one variant of each operator and dtype.
+    A process forces one variant of each operator and dtype. A variant that fails has no time.
     """
     from aot_tune import ops
 
     names = [variants_of(ops.manifest(), plan["operator"], plan["dtype"], "cuda") for plan in several]
     left = [{**plan, "rounds": 3} for plan in several]
-    rows: list[list[list[Row]]] = [[] for _ in several]
+    best: list[dict[Shape, float]] = [{} for _ in several]
     most = max(map(len, names), default=0)
     for i in range(most):
         chosen = [number for number, some in enumerate(names) if i < len(some)]
         forced = ",".join(dict.fromkeys(f"{several[n]['operator']}:{names[n][i]}" for n in chosen))
-        seconds = (end - time.monotonic()) / (most - i)
-        for number, found in zip(chosen, run([left[n] for n in chosen], seconds, forced), strict=True):
-            rows[number].append(found)
-            left[number]["shapes"] = left[number]["shapes"][: len(found)]
-    return [
-        {shape: us for shape, us in best_of(some).items() if shape in map(tuple, plan["shapes"])}
-        for some, plan in zip(rows, left, strict=True)
-    ]
+        now = time.monotonic()
+        rows = _run([left[n] for n in chosen], now + (end - now) / (most - i), forced)
+        for n, some in zip(chosen, rows, strict=True):
+            left[n]["shapes"] = left[n]["shapes"][: len(some)]
+            for shape, us in ((row["shape"], statistics.median(row["us"]["ours"])) for row in some if "us" in row):
+                best[n][shape] = min(best[n].get(shape, us), us)
+    return [{s: us for s, us in some.items() if s in p["shapes"]} for some, p in zip(best, left, strict=True)]
 
 
 def main() -> int:
@@ -248,15 +194,15 @@ def main() -> int:
     parser.add_argument("--variants", action="store_true")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    end = time.monotonic() + given.seconds
     import gpu_calls  # noqa: F401  with torch, once for all processes; nothing here may use the GPU
 
-    asked = plans(given.operators, given.dtypes, given.forms, given.count, given.seed, given.widths)
-    several = [{**plan, "rounds": given.rounds, "in_l2": given.in_l2} for plan in asked]
-    rows = run(several, given.seconds / 2 if given.variants else given.seconds)
+    start = time.monotonic()
+    end = start + given.seconds
+    several = list(_plans(given))
+    rows = _run(several, start + given.seconds / 2 if given.variants else end)
     best: list[dict[Shape, float]] = [{} for _ in several]
     if given.variants:
-        best = forced_times([{**p, "shapes": p["shapes"][: len(r)]} for p, r in zip(several, rows, strict=True)], end)
+        best = _forced_times([{**p, "shapes": p["shapes"][: len(r)]} for p, r in zip(several, rows, strict=True)], end)
     told, kept = [], []
     for plan, some, least in zip(several, rows, best, strict=True):
         about = {key: plan[key] for key in ("operator", "dtype", "form", "in_l2")}

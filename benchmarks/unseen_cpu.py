@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import itertools
 import json
 import math
 import random
@@ -36,7 +35,7 @@ import msgspec
 from machine import NOISE, Usage, describe
 from native import installed
 from race import Entry, Fleet, WrongResultError
-from stats import Timing, best
+from stats import Timing, best, markdown
 from tasks import installed_operator
 from unseen import FORMS
 from unseen_shapes import (
@@ -51,8 +50,11 @@ from unseen_shapes import (
     row_shapes,
     tell,
     timings,
+    turns,
     variants_of,
 )
+
+from aot_tune.spec.regimes import regime_of
 
 _OURS = "aot_tune"
 _BY_COLUMNS = 2 / 3
@@ -75,7 +77,7 @@ def shapes_of(name: str, count: int, seed: int) -> list[Shape]:
         forms = (attentions(each, seed, f, widths, _MOST_PAIRS, _MOST_BYTES) for f in FORMS[name])
     else:
         forms = (rows(-(-count // 2), seed, _MOST_ELEMENTS) for rows in (row_shapes, any_row_shapes))
-    return list(itertools.chain.from_iterable(zip(*forms, strict=True)))[:count]
+    return turns(forms)[:count]
 
 
 class Race:
@@ -86,8 +88,6 @@ class Race:
 
     def run(self, name: str, shape: Shape) -> dict[str, Any]:
         """One shape: times by round, or what went wrong with it."""
-        from aot_tune.spec.regimes import regime_of
-
         operator, forced = installed_operator(name), self._forced.get(name, ())
         given = called(operator, shape, "f32", FORMS[name].get("plain", {}))
         about = {"shape": list(shape), "regime": regime_of(operator, operator.facts(given))}
@@ -129,7 +129,7 @@ def line_of(name: str, row: Mapping[str, Any]) -> str:
 def table_of(told: Sequence[Mapping[str, Any]]) -> str:
     """All lines as a table for people."""
     heads = ("calls", "shapes", "mean", "below 0.90", "worst", "regret", "p95")
-    lines = [heads, (":--", "--:", "--:", "--:", ":--", "--:", "--:")]
+    lines = []
     for line in told:
         if line["worst"] is not None:
             least, shape = line["worst"]
@@ -137,7 +137,7 @@ def table_of(told: Sequence[Mapping[str, Any]]) -> str:
             regret = ["" if (r := line[f"regret_{of}"]) is None else f"{r:.1%}" for of in ("mean", "p95")]
             worst = f"{least:.2f}, {' '.join(map(str, shape))}"
             lines.append((line["name"], str(line["shapes"]), *means, worst, *regret))
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return markdown(heads, 1, lines)
 
 
 def _arguments() -> argparse.Namespace:
@@ -171,14 +171,12 @@ def main() -> int:
     workers = {name: name for name in (_OURS, *others)} | dict.fromkeys(of_variants, _OURS)
     about, usage, start = describe(options.threads), Usage(), time.monotonic()
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in options.operators}
-    turns = itertools.chain.from_iterable(
-        zip(*([(n, s) for s in shapes_of(n, options.count, options.seed)] for n in options.operators), strict=True)
-    )
+    shapes = turns([(name, s) for s in shapes_of(name, options.count, options.seed)] for name in options.operators)
     with Fleet(
         workers, threads=options.threads, rounds=options.rounds, budget_ms=20.0, limit_s=1.0, forced=of_variants
     ) as fleet:
         race = Race(fleet, others, forced)
-        for name, shape in turns:
+        for name, shape in shapes:
             if time.monotonic() < start + options.seconds:
                 rows[name].append(race.run(name, shape))
                 print(line_of(name, rows[name][-1]), flush=True)

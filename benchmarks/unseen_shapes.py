@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stats import Timing, best, geometric_mean
 
-if TYPE_CHECKING:
-    from aot_tune.spec import Operator, Problem
+from aot_tune.spec import Operator, Problem, problem
 
 __all__ = [
     "COPIED",
@@ -25,12 +25,13 @@ __all__ = [
     "attentions",
     "batches",
     "called",
-    "of_a_copy",
     "products",
     "ratio",
     "row_shapes",
+    "speed_over",
     "tell",
     "timings",
+    "turns",
     "variants_of",
 ]
 
@@ -105,8 +106,6 @@ def products(count: int, seed: int, given: Products = ON_GPU) -> list[Shape]:
 
 def called(operator: Operator, shape: Shape, dtype: str, form: Mapping[str, Any]) -> Problem:
     """A shape of an operator as a problem, with the optional tensors and attributes of a form."""
-    from aot_tune.spec import problem
-
     told = [part for part in shape if isinstance(part, str)]
     attributes = dict(part.split("=") for part in told if "=" in part)
     return problem(
@@ -201,6 +200,11 @@ WIDTHS: dict[str, Callable[[int, int], list[Shape]]] = {"whole": row_shapes, "an
 """The functions that draw widths of rows, by their name in the command."""
 
 
+def turns(several: Iterable[Iterable[Any]]) -> list[Any]:
+    """The first of each, the second of each, and so on."""
+    return [item for turn in itertools.zip_longest(*several) for item in turn if item is not None]
+
+
 def variants_of(manifest: Mapping[str, Any], operator: str, dtype: str, family: str) -> list[str]:
     """Names of the kept variants of a dtype for a family of devices.
 
@@ -225,6 +229,11 @@ def ratio(row: Mapping[str, Any]) -> tuple[float, float]:
     return math.exp(statistics.fmean(logs)), error
 
 
+def speed_over(row: Mapping[str, Any], times: Sequence[float]) -> float:
+    """Our speed on a shape over that of other times."""
+    return statistics.median(times) / statistics.median(row["us"]["ours"])
+
+
 def tell(name: str, rows: Sequence[Mapping[str, Any]], fastest: Mapping[Shape, float]) -> list[dict[str, Any]]:
     """What there is to say of all shapes, and of each regime.
 
@@ -247,34 +256,19 @@ def _told(name: str, rows: Sequence[Mapping[str, Any]], fastest: Mapping[Shape, 
         "shapes": len(timed),
         "failed": len(rows) - len(timed),
         "geometric_mean": geometric_mean(x for _, x, _ in found) if found else None,
-        "below_0.95": _share_below(0.95, found),
-        "below_0.90": _share_below(0.9, found),
-        "below_0.80": _share_below(0.8, found),
-        "certainly_below_0.95": _certainly_below(0.95, found),
-        "certainly_below_0.80": _certainly_below(0.8, found),
+        **{f"below_{x:.2f}": sum(r < x for _, r, _ in found) / len(found) if found else None for x in (0.95, 0.9, 0.8)},
+        **{f"certainly_below_{x:.2f}": [s for s, r, e in found if r * math.exp(_CERTAIN * e) < x] for x in (0.95, 0.8)},
         "worst": min(((x, s) for s, x, _ in found), default=None),
         "regret_mean": statistics.fmean(regret) if regret else None,
         "regret_p95": regret[int(0.95 * len(regret))] if regret else None,
         "regret_worst": max(regret, default=None),
         "tuned": sum(bool(r.get("tuned")) for r in timed),
-        "of_a_copy": of_a_copy(timed),
+        "of_a_copy": _of_a_copy(timed),
     }
 
 
-def of_a_copy(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+def _of_a_copy(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """By size: the speed of calls that raced with a copy of as many bytes, as a share of the copy's speed."""
-    shares = [
-        (row["bytes"], statistics.median(row["copy"]) / statistics.median(row["us"]["ours"]))
-        for row in rows
-        if "copy" in row
-    ]
+    shares = [(row["bytes"], speed_over(row, row["copy"])) for row in rows if "copy" in row]
     found = {name: [share for size, share in shares if a <= size < b] for name, (a, b) in _SIZES.items()}
     return {n: {"calls": len(x), "mean": geometric_mean(x), "least": min(x)} for n, x in found.items() if x}
-
-
-def _certainly_below(limit: float, found: Sequence[tuple[Any, float, float]]) -> list[Any]:
-    return [s for s, x, error in found if math.log(x) + _CERTAIN * error < math.log(limit)]
-
-
-def _share_below(limit: float, found: Sequence[tuple[Any, float, float]]) -> float | None:
-    return sum(x < limit for _, x, _ in found) / len(found) if found else None

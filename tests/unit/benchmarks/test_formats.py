@@ -1,4 +1,4 @@
-"""The benchmark of operators on 8 bits, groups, pages and packed weights, as far as it needs no device."""
+"""The benchmarks of drawn and named calls on a GPU, as far as they need no device."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 
 
 @pytest.fixture
-def shapes(monkeypatch: pytest.MonkeyPatch) -> Any:
+def formats(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("formats_shapes")
+    return importlib.import_module("formats")
 
 
 @pytest.fixture
-def operator(shapes: Any) -> Any:
-    return importlib.import_module("gpu_tasks").installed_operator
+def operator(formats: Any) -> Any:
+    return importlib.import_module("tasks").installed_operator
 
 
-def test_drawn_calls_are_other_ones_than_a_survey_draws(shapes: Any, operator: Any) -> None:
+def test_drawn_calls_are_other_ones_than_a_survey_draws(formats: Any, operator: Any) -> None:
     target = target_by_name("cuda-sm_90a")
-    for name in shapes.OPERATORS:
+    for name in formats.OPERATORS:
         own = operator(name)
         surveyed = survey_shapes(own, "cuda", 4, tuned_kernels(own, target))
         known = {p.id for problems in surveyed.values() for p in problems}
-        drawn = [item.problem.id for item in shapes.items([name], 4, 1, 1) if not item.name]
+        drawn = [item.problem.id for item in formats.items([name], 4, 1, 1) if not item.name]
         assert len({*drawn}) == len(drawn) >= 4
         assert len(known & {*drawn}) < len(drawn) / 2
-        assert drawn == [item.problem.id for item in shapes.items([name], 4, 1, 1) if not item.name]
+        assert drawn == [item.problem.id for item in formats.items([name], 4, 1, 1) if not item.name]
 
 
-def test_named_and_drawn_calls_take_turns_and_so_do_operators(shapes: Any) -> None:
-    found = shapes.items(["scaled_mm", "quantize_rows"], 2, 1, 1)[:4]
+def test_named_and_drawn_calls_take_turns_and_so_do_operators(formats: Any) -> None:
+    found = formats.items(["scaled_mm", "quantize_rows"], 2, 1, 1)[:4]
     assert [(item.operator, bool(item.name)) for item in found] == [
         ("scaled_mm", True),
         ("scaled_mm", False),
@@ -51,12 +51,12 @@ def test_named_and_drawn_calls_take_turns_and_so_do_operators(shapes: Any) -> No
         ("quantize_rows", False),
     ]
     assert [item.compiled for item in found] == [False, False, True, True]
-    assert all(item.name for item in shapes.items(shapes.OPERATORS, 0, 1, 1))
+    assert all(item.name for item in formats.items(formats.OPERATORS, 0, 1, 1))
 
 
-def test_named_calls_are_legal_and_their_numbers_fit_the_tensors(shapes: Any, operator: Any) -> None:
-    named = shapes.named()
-    assert {item.operator for item in named} == {*shapes.OPERATORS}
+def test_named_calls_are_legal_and_their_numbers_fit_the_tensors(formats: Any, operator: Any) -> None:
+    named = formats.named()
+    assert {item.operator for item in named} == {*formats.OPERATORS}
     for item in named:
         own, given = operator(item.operator), item.problem
         assert all_of((*own.legal, *extents_exist(own)), own.facts(given)), item
@@ -69,8 +69,8 @@ def test_named_calls_are_legal_and_their_numbers_fit_the_tensors(shapes: Any, op
             assert list(values) == sorted(values)
 
 
-def test_stated_flops_and_bytes_are_the_operators_where_those_are_of_equal_groups(shapes: Any, operator: Any) -> None:
-    item = next(i for i in shapes.named() if i.problem.dims.get("E") == 4 and "M" in i.problem.dims)
+def test_stated_flops_and_bytes_are_the_operators_where_those_are_of_equal_groups(formats: Any, operator: Any) -> None:
+    item = next(i for i in formats.named() if i.problem.dims.get("E") == 4 and "M" in i.problem.dims)
     own = operator(item.operator)
     assert item.flops == own.flops.evaluate(own.facts(item.problem))
     assert item.bytes == pytest.approx(own.compulsory_bytes(item.problem), rel=1e-3)
@@ -79,39 +79,46 @@ def test_stated_flops_and_bytes_are_the_operators_where_those_are_of_equal_group
 ROW = {"operator": "gemm", "dtypes": "bf16", "name": "", "wanted": "", "shape": "M=1", "bytes": 10**9, "flops": 10**12}
 
 
-def test_tables_say_speeds_and_what_failed(shapes: Any) -> None:
+def test_tables_say_speeds_and_what_failed(formats: Any) -> None:
     rows = [
-        {**ROW, "us": {"ours": [10.0] * 3, "torch": [20.0] * 3, shapes.COMPILED: [30.0] * 3}, "copy": [9.0] * 3},
+        {**ROW, "us": {"ours": [10.0] * 3, "torch": [20.0] * 3, formats.COMPILED: [30.0] * 3}, "copy": [9.0] * 3},
         {**ROW, "shape": "M=2", "us": {"ours": [10.0] * 3, "torch": [5.0] * 3}, "notes": ["flash: no such call"]},
         {**ROW, "shape": "M=3", "us": {"ours": [10.0] * 3}, "notes": ["flash: no such call"]},
         {**ROW, "shape": "M=4", "error": "it is wrong"},
         {**ROW, "name": "large", "wanted": "2 x torch", "us": {"ours": [1000.0], "torch": [2000.0]}},
         {**ROW, "name": "lost", "wanted": "all", "error": "it died"},
     ]
-    text = shapes.tables(rows)
+    text = formats.tables(rows)
     assert "| gemm | bf16 | 3 | 1 | 1.00 | 50% | 0.50 M=2 | 0.90 | 3.00 |" in text
     assert "| gemm | large | M=1 | 1000.0 | 1000 | 1000 | torch 2.00 |  | 2 x torch |" in text
     assert "| gemm | lost | M=1 | failed |  |  |  |  | all |" in text
     assert "* gemm M=4: it is wrong" in text
     assert "* gemm: flash: no such call (2 x, as M=2)" in text
-    assert len(shapes.tables([]).splitlines()) == 5
+    assert len(formats.tables([]).splitlines()) == 5
 
 
-def test_a_process_that_dies_is_replaced(shapes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_dies_or_hangs_is_replaced(formats: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    formats = importlib.import_module("formats")
-    several = [item for item in shapes.named() if item.operator == "scaled_mm"][:4]
+    gpu_race = importlib.import_module("gpu_race")
+    monkeypatch.setattr(gpu_race, "PATIENCE", 2.0)
+    begun = os.getpid()
 
-    def measure(item: Any, rounds: int) -> dict[str, Any]:
-        if item is several[1]:
+    def measure(number: int) -> dict[str, Any]:
+        if number == 1:
             os._exit(7)
-        return {"shape": item.problem.id, "rounds": rounds}
+        if number == 3:
+            time.sleep(60)
+        if number == 4:
+            raise ValueError("no such call")
+        return {"us": 10 * number, "here": os.getpid() == begun}
 
-    monkeypatch.setattr(formats, "measure", measure)
-    rows: list[dict[str, Any]] = []
-    formats.run(several, 3, time.monotonic() + 60, rows.append)
-    assert [row["shape"] for row in rows] == [item.problem.id for item in several]
-    assert "7" in rows[1]["error"]
-    assert [row.get("rounds") for row in rows] == [3, None, 3, 3]
-    formats.run(several, 3, time.monotonic() - 1, rows.append)
-    assert len(rows) == 4
+    def about(number: int) -> dict[str, Any]:
+        return {"shape": number}
+
+    found = list(gpu_race.measured(range(6), about, measure, time.monotonic() + 60))
+    assert [item for item, _ in found] == [row["shape"] for _, row in found] == list(range(6))
+    assert [row.get("us") for _, row in found] == [0, None, 20, None, None, 50]
+    assert not any(row.get("here") for _, row in found)
+    assert [found[i][1]["error"] for i in (1, 3)] == [f"the process hung or died: {status}" for status in (7, None)]
+    assert found[4][1]["error"] == "ValueError: no such call"
+    assert not list(gpu_race.measured(range(6), about, measure, time.monotonic() - 1))
