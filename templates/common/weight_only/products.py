@@ -169,9 +169,9 @@ def kernels(
             constraints=((parameter("SPLIT") == 1) | (target("capability") >= 90),),
             requires=(
                 8 * parameter("TILES") >= M,
-                M >= 1,
+                M * K >= 1,
                 N % parameter("WIDTH") == 0,
-                (N < 2**31) & (K < 2**20),
+                (N < 2**30) & (K < 2**20),
                 (K // G) % step == 0,
                 *dense,
                 *thin_requires,

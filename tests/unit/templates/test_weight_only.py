@@ -210,7 +210,10 @@ STEPS = {"gptq_mm": 128, "awq_mm": 64, "nf4_mm": 64, "int8_mm": 64}
 @pytest.mark.parametrize("which", range(8))
 @pytest.mark.parametrize(("name", "dtype"), [*zip(FORMATS, ("f16", "bf16", "f16", "bf16"), strict=True)])
 def test_few_rows_by_matrix_units(name: str, dtype: str, which: int, tmp_path: Path) -> None:
-    """Every config: batches of all warps, of some, of some blocks only, and several of each; no bias once."""
+    """Every config: batches of all warps, of some, of some blocks only, and several of each; no bias once.
+
+    On 7 multiprocessors, 14 blocks or clusters run at once, or fewer: they go through all spans of `width` columns.
+    """
     kernel = OPERATORS[name].kernel("cuda_thin")
     config = list(kernel.configs(HOPPER.facts))[which]
     launch = built(tmp_path, name, "cuda_thin", dtype, dict(config))
@@ -223,9 +226,9 @@ def test_few_rows_by_matrix_units(name: str, dtype: str, which: int, tmp_path: P
     whole = 2 if name == "nf4_mm" else 1  # of nf4, a batch is two steps
 
     @settings(max_examples=8, deadline=None, derandomize=True)
-    @given(m=integers(1, 8 * tiles), groups=integers(1, 7), of_group=integers(1, 7), blocks=integers(1, 2))
-    def holds(m: int, groups: int, of_group: int, blocks: int) -> None:
-        check(launch, name, dtype, (m, width * blocks, step * groups * of_group * whole, groups))
+    @given(m=integers(1, 8 * tiles), groups=integers(1, 7), of_group=integers(1, 7), spans=integers(1, 40))
+    def holds(m: int, groups: int, of_group: int, spans: int) -> None:
+        check(launch, name, dtype, (m, width * spans, step * groups * of_group * whole, groups))
 
     holds()
 
