@@ -386,8 +386,10 @@ def _handed_out(compiled: Object, key: str, path: Path, *, cached: bool) -> Obje
 
 
 def _of_source(made: Object, rendered: Rendered) -> Object:
-    """The object of a source that may differ from the one it was compiled of in guards and checks, which are part of
-    its digest."""
+    """The object, with the digest of this source.
+
+    The key leaves out guards and checks, the digest does not. So an entry may come from a source with other ones.
+    """
     return made if made.source == rendered.digest else msgspec.structs.replace(made, source=rendered.digest)
 
 

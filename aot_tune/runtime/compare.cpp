@@ -347,8 +347,9 @@ int32_t check_numbers(const OperatorInfo& op, const Backend& backend, void* stre
     char* const memory = backend.copy != nullptr ? static_cast<char*>(std::malloc(size)) : nullptr;
     if (backend.copy != nullptr) {
       if (memory == nullptr || backend.copy(memory, numbers, size, stream) != 0)
-        status = fail(AOT_TUNE_ERROR_MEMORY, "%s: %s could not be copied for %s", op.name, op.tensors[i].name,
-                      kVariable);
+        status = fail(AOT_TUNE_ERROR_MEMORY,
+                      "%s: %s (%zu bytes) could not be copied to the host for %s; free memory, or unset it",
+                      op.name, op.tensors[i].name, size, kVariable);
       numbers = memory;
     }
     for_each_element(view, [&](const int64_t* index, int64_t offset) {

@@ -38,7 +38,7 @@ def survey_shapes(
 ) -> dict[Kind, tuple[Problem, ...]]:
     """For each kind of the workload's problems, `count` other problems, or fewer if there are no more.
 
-    They are always the same. Surveys have no `seed`; with one, shapes are others than theirs.
+    The same arguments give the same shapes. Surveys leave `seed` empty; each seed gives other shapes than theirs.
 
     Each regime has as many, and they take turns. Each shape is one that some of these kernels take. Half of the shapes
     are problems of the workload, of the same regime if it has such, with some extents drawn again. Half have all

@@ -214,7 +214,7 @@ def torch_varlen(arguments: Callable[[Call], dict[str, Any]]) -> Callable[..., C
             given["enable_gqa"] = call.q.shape[1] != keys_heads(call)
         lacking = given.keys() - known
         if lacking:
-            raise NotImplementedError(f"varlen_attn of this torch has no {', '.join(sorted(lacking))}")
+            raise TypeError(f"varlen_attn of this torch has no {', '.join(sorted(lacking))}")
 
         def run() -> None:
             result = varlen.varlen_attn(call.q, **given)

@@ -228,9 +228,8 @@ def _integer_check(
 
 
 def _layouts(operator: Operator, way: Way, dtypes: Mapping[str, str]) -> Iterator[Problem]:
-    base, few = (
-        _legal(operator, way, extents) for extents in (_plain(operator), _FEW)
-    )  # first, as strides are of these dims
+    # Legal ones first: strides depend on the dims.
+    base, few = (_legal(operator, way, extents) for extents in (_plain(operator), _FEW))
     many = [t for t in operator.tensors if t.rank > 1]
     optional = tuple(sorted(t.name for t in operator.tensors if t.optional))
     base, few = (msgspec.structs.replace(p, dtypes=dict(dtypes), present=optional) for p in (base, few))

@@ -110,7 +110,10 @@ def save_records(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -
 
 
 def databases_of(session: Session, evidence: Mapping[str, Sequence[Evidence]]) -> Iterator[OperatorDatabase]:
-    """A database for each operator and device that something was measured on. An operator's error is its own."""
+    """A database for each operator and device that something was measured on.
+
+    An operator's error is noted for that operator, and the others go on.
+    """
     for name, evidences in evidence.items():
         databases: list[OperatorDatabase] = []
         with session.failures.of(name):

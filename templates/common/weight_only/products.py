@@ -99,14 +99,13 @@ def workload(group: int = 0, **layout: Any) -> dict[str, tuple[Problem, ...]]:
     """Layers of Llama-3-8B and Qwen-2.5-7B in bf16, some in f16; two small ones on CPUs. If `group` is 0, G is 1."""
     layers = ((6144, 4096), (28672, 4096), (4096, 14336), (4608, 3584), (3584, 18944))
 
-    def layer(m: int, n: int, k: int, dtype: str, *present: str) -> Problem:
-        return problem(M=m, N=n, K=k, G=k // group if group else 1, dtypes={"T": dtype}, present=present, **layout)
+    def layer(m: int, n: int, k: int, dtype: str, *present: str, length: int = group) -> Problem:
+        return problem(M=m, N=n, K=k, G=k // (length or k), dtypes={"T": dtype}, present=present, **layout)
 
     cuda = [layer(m, n, k, "bf16", *["bias"] * (n == 4608)) for n, k in layers for m in (1, 16, 64, 1024)]
     cuda += [layer(m, 4096, 4096, "f16") for m in (1, 16, 1024)]
     if group == 128:  # short groups are for another kernel
-        shorter = {"dtypes": {"T": "bf16"}, **layout}
-        cuda += [problem(M=m, N=4096, K=4096, G=4096 // 32, **shorter) for m in (1, 16)]
+        cuda += [layer(m, 4096, 4096, "bf16", length=32) for m in (1, 16)]
     return {"cpu": (layer(1, 1024, 2048, "f32"), layer(16, 1024, 1024, "bf16", "bias")), "cuda": tuple(cuda)}
 
 

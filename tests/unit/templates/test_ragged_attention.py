@@ -266,7 +266,7 @@ def test_torchs_ragged_attention_gets_arguments_that_it_takes() -> None:
         op.baselines[1].prepare(stand_in(older), passed)()
         assert asked[1].keys() == asked[0].keys() - {"enable_gqa"}
         without = taken.replace(parameters=[p for n, p in taken.parameters.items() if n != "cu_seq_q"])
-        with pytest.raises(NotImplementedError, match="varlen_attn of this torch has no cu_seq_q"):
+        with pytest.raises(TypeError, match="varlen_attn of this torch has no cu_seq_q"):
             op.baselines[1].prepare(stand_in(without), passed)
         for dtypes, takes in (({"T": "bf16", "C": "bf16"}, [True, True]), ({}, [True, False])):
             one = problem(H=8, HK=2, D=64, DV=64, dtypes=dtypes)
@@ -319,8 +319,12 @@ def test_drawn_offsets_and_lengths_are_legal(b: int, m: int, n: int, page: int, 
         assert (np.diff(call.cu_k) >= np.diff(call.cu_q)).all()
     paged = drawn_call(PAGED, {"B": b, "M": m, "P": n + 1, "PAGE": page, "W": width})
     assert ((paged.seq_lens >= 0) & (paged.seq_lens <= page * width)).all()
+    below = PAGED.tensor("page_table").below
+    assert below is not None
+    assert below.evaluate({"P": n + 1}) == n + 1
     if n >= b * width:
         assert len(set(paged.page_table.flat)) == b * width
+        assert ((paged.page_table >= 0) & (paged.page_table <= n)).all()
 
 
 def test_flops_are_about_those_of_drawn_lengths() -> None:
