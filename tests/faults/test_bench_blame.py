@@ -235,7 +235,6 @@ LEFT = (
     ("closed_folder", "failed", r"^it leaves a folder that nobody can look into in "),
     ("shared_memory", "oom", r"^it shares \d+ MiB of memory, but only 512 are allowed in "),
     ("packs_by_pointer", "wrong-result", r"elements are wrong"),
-    ("fingerprints", "wrong-result", r"elements are wrong"),
     ("keeps_in_workspace", "wrong-result", r"^it keeps something between calls: after timed calls, another call has"),
 )
 """Rows 48, 49, 50, 53, 76, 81, 83 and 84: candidates by their sources, and what must be said of them."""
@@ -247,6 +246,8 @@ def test_what_candidates_leave_behind_is_a_status_and_the_next_has_a_clean_proce
     for name, status, told in LEFT:
         if name != "changes_affinity" or len(os.sched_getaffinity(0)) > 1:  # of one core nothing can be taken away
             bed.refuse(name, status, told)
+    # Elements change places by chance: of so many, that it is the one looked at is rarer than 1 in 5,000.
+    bed.refuse("fingerprints", "wrong-result", r"elements are wrong", R=32, D=1024)
     bed.refuse("writes_later", "wrong-result", r"^input 'x' was changed, first at byte 0", tune_checks=False)
     assert {*scratch.iterdir()} <= before | {worker.folder for worker in bed.bench.pool.workers()}
     assert bed.screen("packs_by_pointer", tune_checks=False).status == "wrong-result"
