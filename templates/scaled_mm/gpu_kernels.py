@@ -95,17 +95,31 @@ def _tiles(name: str, blocks: bool, way: Expr) -> Kernel:
     )
 
 
+_FEW = table(
+    "BLOCK_M BLOCK_N STEPS SPLIT num_warps num_stages",
+    (16, 64, 1, 1, 4, 8),
+    (64, 64, 1, 1, 4, 8),
+    (16, 128, 1, 1, 8, 6),
+    (64, 128, 1, 1, 8, 6),
+    (64, 32, 1, 1, 4, 8),
+    (16, 64, 2, 1, 4, 4),
+    (16, 128, 2, 1, 8, 3),
+    (64, 32, 2, 1, 4, 4),
+    (16, 64, 1, 4, 4, 8),
+    (16, 64, 1, 8, 4, 6),
+    (64, 64, 1, 4, 4, 6),
+    (64, 64, 1, 2, 4, 8),
+    (16, 64, 2, 2, 4, 4),
+)
+
+
 def _few(name: str, blocks: bool, way: Expr, split: bool) -> Kernel:
     """For few rows: b passes by once, in blocks of columns that are the rows of the instructions."""
     tiles = ceildiv(N, BLOCK_N)
     apart: dict[str, KernelArgument] = {
         "partial": Buffer("f32", tiles * SPLIT * BLOCK_M * BLOCK_N) if split else None,
         "arrived": Buffer("i32", tiles, zero=True) if split else None,
-        **({} if split else {"SPLIT": 1}),
     }
-    columns = "BLOCK_M BLOCK_N SPLIT num_warps num_stages" if split else "BLOCK_M BLOCK_N num_warps num_stages"
-    alone = ((16, 64, 4, 8), (64, 64, 4, 8), (16, 128, 8, 6), (64, 128, 8, 6))
-    shared = ((16, 64, 4, 4, 8), (64, 64, 4, 4, 6), (16, 64, 8, 4, 6), (64, 64, 2, 4, 8))
     return Kernel(
         f"triton_few{'_split' if split else ''}{name}",
         triton=TritonFunction(
@@ -121,10 +135,11 @@ def _few(name: str, blocks: bool, way: Expr, split: bool) -> Kernel:
             grid=(tiles, SPLIT if split else 1),
             launch_pdl=True,
         ),
-        listed=table(columns, *(shared if split else alone)),
+        # Without blocks, each product of several steps would wait for the one before.
+        listed=tuple(c for c in _FEW if (int(c["SPLIT"]) > 1) == split and (blocks or c["STEPS"] == 1)),
         constraints=_HOPPER,
         requires=(way, *_TMA, M <= BLOCK_M),
-        worthwhile=(M <= 64, *((N <= 16384,) if split else ())),
+        worthwhile=(M <= 64, (BLOCK_M == 16) | (BLOCK_N < 64) | (M > 16), *((N <= 16384,) if split else ())),
         tile={"M": BLOCK_M, "N": BLOCK_N, "K": 128},
         **({"split": SPLIT} if split else {}),
         **_SHARED,

@@ -102,10 +102,14 @@ def scaled_few(
     BLOCKS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    STEPS: tl.constexpr,
     SPLIT: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """All rows of a, at most BLOCK_M, times BLOCK_N columns of b, which is read once and is the tall factor here.
+    """All rows of a, at most BLOCK_M, times BLOCK_N columns of b, which is read once.
+
+    Instructions are 64 tall: the columns of b lie that way, or the rows of a where columns are fewer. STEPS blocks of K
+    are read at a time: memory likes more than the 128 bytes of one.
 
     SPLIT programs share the sums of a block of columns, and the last to arrive adds what they found: `partial` has
     BLOCK_N x BLOCK_M sums of each, `arrived` a counter for each block that is 0. Both are None where SPLIT is 1.
@@ -113,38 +117,47 @@ def scaled_few(
     if EARLY:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
+    TALL: tl.constexpr = BLOCK_N >= 64
+    AXIS: tl.constexpr = 0 if TALL else 1
     tile, part = tl.program_id(0), tl.program_id(1)
     left, steps = tile * BLOCK_N, tl.cdiv(tl.cast(K, tl.int32), 128)
-    first, end = part * steps // SPLIT, (part + 1) * steps // SPLIT
+    turns = tl.cdiv(steps, STEPS)
+    first, end = part * turns // SPLIT * STEPS, (part + 1) * turns // SPLIT * STEPS
     rows, columns = tl.arange(0, BLOCK_M), left + tl.arange(0, BLOCK_N)
     of_rows = scale_a + rows.to(tl.int64) * a_row
     of_columns = scale_b + (left // 128).to(tl.int64) * b_column
-    sums = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    sums = tl.zeros([BLOCK_N, BLOCK_M] if TALL else [BLOCK_M, BLOCK_N], tl.float32)
     if BLOCKS:  # those of a step are read before the products of the one before
         of_a = tl.load(of_rows + first * a_block, mask=rows < M, other=0.0)
         of_b = tl.load(of_columns + first * b_block)
-    for step in tl.range(first, end):
-        other, factor = b.load([left, step * 128]), a.load([0, step * 128]).T
-        if BLOCKS:
-            following = tl.minimum(step + 1, steps - 1)
-            a_next = tl.load(of_rows + following * a_block, mask=rows < M, other=0.0)
-            b_next = tl.load(of_columns + following * b_block)
-            sums += tl.dot(other, factor) * (of_a * of_b)[None, :]
-            of_a, of_b = a_next, b_next
-        else:
-            sums = tl.dot(other, factor, sums, max_num_imprecise_acc=128)
+    for turn in tl.range(first, end, STEPS):
+        for more in tl.static_range(STEPS):  # behind the last step all is 0
+            step = turn + more
+            tall, flat = b.load([left, step * 128]), a.load([0, step * 128])
+            if not TALL:
+                tall, flat = flat, tall
+            if BLOCKS:
+                there = tl.where(step + 1 < steps, M, 0)
+                a_next = tl.load(of_rows + (step + 1) * a_block, mask=rows < there, other=0.0)
+                b_next = tl.load(of_columns + (step + 1) * b_block, mask=there > 0, other=0.0)
+                sums += tl.dot(tall, flat.T) * tl.expand_dims(of_a * of_b, AXIS)
+                of_a, of_b = a_next, b_next
+            else:
+                sums = tl.dot(tall, flat.T, sums, max_num_imprecise_acc=128)
+    if TALL:
+        sums = sums.T
     whole = True
     if SPLIT > 1:
-        each = tl.arange(0, BLOCK_N)[:, None] * BLOCK_M + rows[None, :]
+        each = rows[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
         parts = partial + tile * (SPLIT * BLOCK_N * BLOCK_M)
         tl.store(parts + part * (BLOCK_N * BLOCK_M) + each, sums, cache_modifier=".cg")
         tl.debug_barrier()  # all of it is on its way before the counter says so
         whole = tl.atomic_add(arrived + tile, 1, sem="acq_rel") == SPLIT - 1
         if whole:
-            sums = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+            sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
             for one in tl.static_range(SPLIT):
                 sums += tl.load(parts + one * (BLOCK_N * BLOCK_M) + each, cache_modifier=".cg")
     if whole:
-        total = finish(sums.T, scale_a, scale_b, bias, a_row, b_column, rows, columns, M, N, BLOCKS)
+        total = finish(sums, scale_a, scale_b, bias, a_row, b_column, rows, columns, M, N, BLOCKS)
         to = out + rows.to(tl.int64)[:, None] * out_line + columns[None, :]
         tl.store(to, total.to(out.dtype.element_ty), mask=(rows < M)[:, None] & (columns < N)[None, :])
