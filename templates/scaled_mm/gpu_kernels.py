@@ -6,7 +6,6 @@ from typing import Any
 
 from aot_tune.spec import (
     Buffer,
-    Config,
     Descriptor,
     Expr,
     Kernel,
@@ -168,43 +167,25 @@ THIN = Kernel(
 )
 
 
-def _cutlass(name: str, listed: tuple[Config, ...], *way: Expr) -> Kernel:
-    return Kernel(
-        f"cutlass{name}",
-        "scaled_mm/cutlass.cu.j2",
-        backend="nvcc",
-        dtypes={"T": ("bf16",)},
-        listed=listed,
-        constraints=(target("wgmma") == 1,),
-        requires=(
-            *way,
-            *(alignment(t) >= 16 for t in ("scale_a", "scale_b", "bias")),
-            *_TMA,
-            *_TMA_OUT,
-        ),
-        worthwhile=(M > 64,),
-        tile={"M": parameter("TM"), "N": parameter("TN"), "K": 128},
-        cluster={"M": parameter("CM"), "N": parameter("CN")},
-        compile_seconds=45.0,
-    )
-
-
-_CUTLASS_CONFIG = "TM TN CM CN SCHEDULE BLOCKS"
-CUTLASS = (
-    _cutlass(
-        "",
-        table(_CUTLASS_CONFIG, (128, 128, 2, 1, "Cooperative", False)),
-        LINES,
-        (MA == 1) | (stride("scale_a", 0) == 1),
-        (NB == 1) | (stride("scale_b", 1) == 1),
-    ),
-    _cutlass(
-        "_blocks",
-        table(_CUTLASS_CONFIG, (128, 128, 2, 1, "Cooperative", True), (64, 128, 1, 1, "Pingpong", True)),
+CUTLASS = Kernel(
+    "cutlass_blocks",
+    "scaled_mm/cutlass.cu.j2",
+    backend="nvcc",
+    dtypes={"T": ("bf16",)},
+    listed=table("TM TN CM CN SCHEDULE", (128, 128, 2, 1, "Cooperative"), (64, 128, 1, 1, "Pingpong")),
+    constraints=(target("wgmma") == 1,),
+    requires=(
         BLOCKS,
         *_BLOCKS_OF_ROWS,
         (stride("scale_b", 0) == 1) & ((NB == 1) | (stride("scale_b", 1) == KA)),
+        *(alignment(t) >= 16 for t in ("scale_a", "scale_b", "bias")),
+        *_TMA,
+        *_TMA_OUT,
     ),
+    worthwhile=(M > 64,),
+    tile={"M": parameter("TM"), "N": parameter("TN"), "K": 128},
+    cluster={"M": parameter("CM"), "N": parameter("CN")},
+    compile_seconds=45.0,
 )
 
 
@@ -249,7 +230,7 @@ def _cublaslt(name: str, way: tuple[Expr, ...]) -> Kernel:
 
 GPU_KERNELS = (
     THIN,
-    *CUTLASS,
+    CUTLASS,
     *(_cublaslt(*way) for way in _CUBLASLT.items()),
     *(_tiles(*way) for way in _OF_WAY),
     *(_few(*way, split=split) for way in _OF_WAY for split in (False, True)),
