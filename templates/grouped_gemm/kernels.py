@@ -151,7 +151,7 @@ def _cutlass(listed: tuple[Config, ...], meant: Expr, *, masked: bool, scaled: b
             (room < 2**31) & (N < 2**31) & (K < 2**31) & (E <= 512),
             room * N * K * E > 0,
         ),
-        worthwhile=(meant,),
+        worthwhile=(meant, (parameter("TM") == 64) | (C >= 1024)) if masked else (meant,),
         tile={"C" if masked else "M": parameter("TM"), "N": parameter("TN"), "K": parameter("TK")},
         cluster={"C" if masked else "M": parameter("CM"), "N": parameter("CN")},
         compile_seconds=45.0,
@@ -169,8 +169,7 @@ def kernels(*, masked: bool, scaled: bool) -> tuple[Kernel, ...]:
         _triton("triton_tiles", _SCALED_TILES if scaled else _TILES, many, along=1, **form),
         _triton("triton_few_rows", _SCALED_FEW_ROWS if scaled else _FEW_ROWS, few, along=1, **form),
     ]
-    listed = _SCALED_CUTLASS if scaled else _CUTLASS
-    found.append(_cutlass(listed[1:] if masked else listed, many, **form))
+    found.append(_cutlass(_SCALED_CUTLASS if scaled else _CUTLASS, many, **form))
     if not scaled:
         found.append(_triton("triton_by_rows", _BY_ROWS, E > 0, along=2, **form))
     return tuple(found)
