@@ -26,7 +26,7 @@ from aot_tune.spec import (
     target,
 )
 
-from .row_kernels import D, R, cuda_generic, cuda_kernel, triton_kernel, unit_strides, whole_pieces
+from .row_kernels import VECTORS, D, R, cuda_generic, cuda_kernel, triton_kernel, unit_strides, whole_pieces
 
 GROUP = dim("GROUP")
 WHOLE = 2**30
@@ -146,7 +146,7 @@ def cuda_workload(*widths: int, forms: bool = True, **more: Any) -> tuple[Proble
 def quantized_kernels(operator: str, axes: dict[str, int], *, whole: bool = False) -> tuple[Kernel, ...]:
     """All kernels of an operator. With `whole`, each needs whole rows, as a norm does."""
     generic = Kernel("generic", f"{operator}/generic.cpp.j2", generic=True)
-    return generic, *_cuda(operator, axes), *_triton(operator, axes, whole=whole)
+    return generic, *_cuda(operator, axes, whole=whole), *_triton(operator, axes, whole=whole)
 
 
 def _triton(operator: str, axes: dict[str, int], *, whole: bool) -> tuple[Kernel, ...]:
@@ -182,15 +182,18 @@ def _triton(operator: str, axes: dict[str, int], *, whole: bool) -> tuple[Kernel
     )
 
 
-def _cuda(operator: str, axes: dict[str, int]) -> tuple[Kernel, ...]:
-    """Kernels in CUDA: for any call, and of rows in registers."""
+def _cuda(operator: str, axes: dict[str, int], *, whole: bool) -> tuple[Kernel, ...]:
+    """Kernels in CUDA: for any call, and of rows in registers, into which 8 pieces of a norm per thread do not fit."""
+    vectors = (4, 2, 1) if whole else (4, 2, 8, 1)
     rows = cuda_kernel(
         operator,
         "cuda_rows",
-        parameters=(Parameter("VECTORS", (1, 2, 4)),),
+        parameters=(Parameter("VECTORS", tuple(sorted(vectors))),),
         requires=(USUAL, *whole_pieces(**axes)),
+        # With 8 a multiprocessor holds two rows where it would hold one with 4.
+        worthwhile=((VECTORS < 8) | (ONE_SCALE & (D > 16384)),),
         follows={"f16": "bf16", "i8": "f8e4m3"},
-        order=table("VECTORS", (2,), (4,), (1,)),
-        tile={"R": 1, "D": 128 * parameter("VECTORS")},
+        order=table("VECTORS", *((count,) for count in vectors)),
+        tile={"R": 1, "D": 128 * VECTORS},
     )
     return cuda_generic(operator), rows

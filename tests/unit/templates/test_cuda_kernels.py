@@ -101,6 +101,8 @@ COMPILED = (
     ("silu_mul", "cuda_wave", True),
     ("flash_attention", "cuda_few_queries", True),
     ("softmax", "cuda_peeled", True),
+    ("silu_mul_quantize", "cuda_rows", True),
+    ("rms_norm_quantize", "cuda_rows", True),
     ("gemm", "cutlass_tf32_halves", True),  # it makes f16 of f32; that stages fit is an assertion of its source
 )
 
@@ -108,7 +110,7 @@ COMPILED = (
 def compiled_config(op: Operator, kernel: Kernel) -> Config:
     """Of row kernels what takes most registers, of CUTLASS's the first in order, else one that may start early."""
     configs = [*kernel.configs(HOPPER.facts), *kernel.configs(BLACKWELL.facts)]
-    if op.name in ROWS:
+    if op.name in ROWS or kernel.name in EARLY:
         lasting = (c for c in configs if not c.get("STREAM", False))
         return max(lasting, key=lambda c: (c.get("VECTORS", 0), c.get("THREADS", 0)))
     if kernel.name.startswith("cutlass"):
@@ -159,7 +161,8 @@ def test_kernels_compile_without_spills_and_wait_before_they_read(
     """Those that wait read nothing as what nobody writes: the assembler moves such loads ahead."""
     op, kernel = OPERATORS[operator], OPERATORS[operator].kernel(name)
     config = compiled_config(op, kernel)
-    source = render(op, kernel, HOPPER, config, op.dtype_choices(kernel)[-1]["T"]).source
+    dtypes = [choice["T"] for choice in op.dtype_choices(kernel)]
+    source = render(op, kernel, HOPPER, config, "f16" if "f16" in dtypes else dtypes[-1]).source
     ptx, said = compiled(source, tmp_path)
     if name == "cuda_thin_kn":  # an array whose elements are not known lies in memory without counting as a spill
         assert said.count("0 bytes stack frame") == said.count("stack frame") > 0, said

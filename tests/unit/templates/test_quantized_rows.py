@@ -96,10 +96,11 @@ def test_the_cuda_kernels_for_any_call_are_right(name: str, t: str, q: str, tmp_
 def test_the_cuda_kernels_of_rows_in_registers_are_right(name: str, t: str, q: str, tmp_path: Path) -> None:
     """With each number of scales that they are for, and rows that registers do not hold."""
     op = OPERATORS[name]
-    config = {"VECTORS": NAMES.index(name) + 1} if name != NAMES[2] else {"VECTORS": 4}
+    config = {"VECTORS": (1, 8, 4)[NAMES.index(name)]}
     kernel, requires = on_host(op, "cuda_rows", t, q, tmp_path, config), op.kernel("cuda_rows").requires
     given = checks(op, t, q, (GROUP >= D, *requires), most=8)
-    given += checks(op, t, q, (GROUP >= D, D >= 40000, *requires))[-2:]
+    for least, most in ((8000, 10000), (40000, 50000)):
+        given += checks(op, t, q, (GROUP >= D, least <= D, most >= D, *requires))[-2:]
     for group in (64, 128):
         given += checks(op, t, q, (group == GROUP, *requires), most=8)
     assert len(given) >= 20
