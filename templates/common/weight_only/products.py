@@ -11,6 +11,7 @@ from typing import Any
 from aot_tune.spec import (
     AddTensor,
     Baseline,
+    Buffer,
     Call,
     Config,
     Epilogue,
@@ -22,14 +23,17 @@ from aot_tune.spec import (
     alignment,
     attribute,
     ceildiv,
+    device,
     dims,
     maximum,
+    minimum,
     parameter,
     problem,
     stride,
     table,
     target,
     uniform,
+    where,
 )
 
 M, N, K, G = dims("M N K G")
@@ -102,7 +106,8 @@ def workload(group: int = 0, **layout: Any) -> dict[str, tuple[Problem, ...]]:
     def layer(m: int, n: int, k: int, dtype: str, *present: str, length: int = group) -> Problem:
         return problem(M=m, N=n, K=k, G=k // (length or k), dtypes={"T": dtype}, present=present, **layout)
 
-    cuda = [layer(m, n, k, "bf16", *["bias"] * (n == 4608)) for n, k in layers for m in (1, 16, 64, 1024)]
+    some = [(m, n, k) for i, (n, k) in enumerate(layers) for m in (1, 16, (64, 32)[i % 2], 1024)]
+    cuda = [layer(m, n, k, "bf16", *["bias"] * (n == 4608)) for m, n, k in some]
     cuda += [layer(m, 4096, 4096, "f16") for m in (1, 16, 1024)]
     if group == 128:  # short groups are for another kernel
         cuda += [layer(m, 4096, 4096, "bf16", length=32) for m in (1, 16)]
@@ -203,45 +208,48 @@ def kernels(
     )
 
 
-# Many rows unpack the weight first, so most configs are for few: blocks of 64 columns, as there must be some for each
-# multiprocessor.
+# PER programs of a multiprocessor run at once, as registers allow. Many rows unpack the weight first: most are for few.
 _LISTED = table(
-    "BLOCK_M BLOCK_N BLOCK_K GROUP num_warps num_stages",
-    (16, 64, 64, 8, 4, 4),
-    (32, 64, 64, 8, 4, 4),
-    (64, 64, 64, 8, 8, 4),
-    (64, 128, 64, 8, 8, 4),
-    (16, 64, 32, 8, 4, 4),
-    (128, 128, 32, 8, 8, 4),
+    "BLOCK_M BLOCK_N BLOCK_K PER num_warps num_stages",
+    (32, 64, 128, 3, 4, 3),
+    (64, 128, 64, 2, 4, 3),
+    (16, 64, 128, 4, 4, 3),
+    (32, 128, 64, 3, 4, 4),
+    (64, 64, 64, 3, 4, 4),
+    (16, 64, 64, 6, 4, 4),
+    (16, 64, 32, 6, 4, 4),
+    (128, 128, 64, 1, 8, 3),
 )
 
 
 def _triton(weight: str, form: str, scales: str, zeros: str | None, step: int) -> Kernel:
     """By matrix units: tiles become whole numbers (nf4: 16-bit floats); the sums of each step are scaled afterwards."""
+    block_m, block_n, block_k, per = (parameter(p) for p in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "PER"))
+    tiles, along = ceildiv(M, block_m) * ceildiv(N, block_n), int(form == "nf4")
+    # As many parts of each tile as run at once, if each has some steps.
+    parts = maximum(minimum(per * device("multiprocessors") // tiles, K // (4 * block_k)), 1)
     arguments: Mapping[str, Any] = {
         "weight": weight,
         "scales": scales,
         "zeros": zeros,
+        "partial": Buffer("f32", where(parts > 1, tiles * parts * block_m * block_n, 0)),
+        "arrived": Buffer("i32", where(parts > 1, tiles, 0), zero=True),
         "a_row": stride("a", 0),
         "out_row": stride("out", 0),
-        "weight_row": stride(weight, 0),
-        "weight_column": stride(weight, 1),
-        "scales_row": stride(scales, 0),
-        "scales_column": stride(scales, 1),
+        "weight_k": stride(weight, along),
+        "weight_n": stride(weight, 1 - along),
+        "scales_row": stride(scales, along),
+        "scales_column": stride(scales, 1 - along),
         "zeros_row": stride(zeros, 0) if zeros else 0,
+        "in_group": K // G // block_k,
         "FORMAT": form,
         "less": 1 - attribute("checkpoint") if form == "gptq" else 0,
-        "depth": K // G,
     }
-    zeros_dense = (stride(zeros, 1) == 1,) if zeros else ()
+    placed = (weight, scales, *([zeros] if zeros else []))
     return Kernel(
         "triton",
         backend="triton",
-        triton=TritonFunction(
-            "common/weight_only/triton.py:multiply",
-            arguments,
-            grid=(ceildiv(M, parameter("BLOCK_M")) * ceildiv(N, parameter("BLOCK_N")),),
-        ),
+        triton=TritonFunction("common/weight_only/triton.py:multiply", arguments, grid=(tiles, parts)),
         dtypes={"T": ("bf16", "f16")},
         follows={"f16": "bf16"},
         compile_seconds=6.0,
@@ -250,15 +258,22 @@ def _triton(weight: str, form: str, scales: str, zeros: str | None, step: int) -
             stride("a", 1) == 1,
             stride("bias", 0) == 1,
             stride("out", 1) == 1,
-            *zeros_dense,
-            (K // G) % parameter("BLOCK_K") == 0,
+            *((stride(zeros, 1) == 1,) if zeros else ()),
+            K // G % block_k == 0,
             (M < 2**30) & (N < 2**30) & (K < 2**30),
-            # Places of the weight have 32 bits.
-            (stride(weight, 0) >= 0) & (stride(weight, 1) >= 0),
-            (stride(weight, 0) + stride(weight, 1)) * maximum(N, K) < 2**31,
+            # Places have 32 bits.
+            *((stride(t, 0) >= 0) & (stride(t, 1) >= 0) for t in placed),
+            *((stride(t, 0) + stride(t, 1)) * maximum(N, K) < 2**31 for t in placed),
             M * N * K > 0,
         ),
-        # For a few rows, only where the thin kernel does not take the groups.
-        worthwhile=((M > 4) | ((K // G) % step != 0), parameter("BLOCK_M") < 2 * maximum(M, 9)),
-        tile={"M": parameter("BLOCK_M"), "N": parameter("BLOCK_N"), "K": parameter("BLOCK_K")},
+        # For a few rows, only where the thin kernel does not take the groups. Low tiles, where two have all rows.
+        worthwhile=(
+            (M > 4) | (K // G % step != 0),
+            block_m < 2 * maximum(M, 9),
+            (2 * block_m >= M) | (block_m >= 64),
+            (block_k >= 64) | (K // G % 64 != 0),
+        ),
+        tile={"M": block_m, "N": block_n, "K": block_k},
+        split=8,  # about
+        occupancy=per,
     )
