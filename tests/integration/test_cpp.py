@@ -78,9 +78,9 @@ def test_an_environment_that_is_active_is_found_by_itself_and_another_version_is
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory, compiler: Compiler) -> Path:
-    """Two operators, without pip, as C++ developers build and install; `cmake --install` may hold links."""
+    """An operator, without pip, as C++ developers build and install; `cmake --install` may hold links."""
     folder = tmp_path_factory.mktemp("installed")
-    source = copy_source(folder / "source", operators=("gemm", "softmax"))
+    source = copy_source(folder / "source", operators=("softmax",))
     env = environment(CXX=str(compiler.path), AOT_TUNE_MODE="generic", AOT_TUNE_CACHE_DIR=str(folder / "cache"))
     argv = ["cmake", "-G", "Ninja", "-S", source, "-B", folder / "build", f"-DPython_EXECUTABLE={front_end()}"]
     run([*argv, f"-DCMAKE_INSTALL_PREFIX={folder / 'prefix'}", "-DAOT_TUNE_TARGETS=cpu"], env=env)
@@ -94,9 +94,9 @@ def test_cmake_alone_installs_a_versioned_library(installed: Path, tmp_path: Pat
     version = project_version()
     for name in ("libaot_tune_ops.so", "libaot_tune_ops.so.1"):
         assert (installed / "lib" / name).resolve().name == f"libaot_tune_ops.so.{version}"
-    build = tmp_path / CONSUMER.name
+    build = tmp_path / CONSUMERS[1].name
     env = without_python(tmp_path)
-    run(["cmake", "-G", "Ninja", "-S", CONSUMER, "-B", build, f"-DCMAKE_PREFIX_PATH={installed}"], env=env)
+    run(["cmake", "-G", "Ninja", "-S", CONSUMERS[1], "-B", build, f"-DCMAKE_PREFIX_PATH={installed}"], env=env)
     run(["cmake", "--build", build], env=env)
     check_consumer(build / "consumer")
     needed = SharedLibrary((build / "consumer").read_bytes()).dynamic("DT_NEEDED")

@@ -140,7 +140,8 @@ def test_a_changed_template_is_named(tmp_path: Path, templates: Path, tuning: Pa
     shutil.copytree(templates, changed)
     path = changed / "twice" / "kernel.cu.j2"
     path.write_text(path.read_text().replace("float value = 2.0f *", "float value = 2.00f *"))
-    made = _replay(tmp_path / "project", changed, tuning, status=None)
+    cache = str(tuning.with_name("cache"))
+    made = _replay(tmp_path / "project", changed, tuning, status=None, CACHE_DIR=cache)
     assert "operator 'twice': the source of good" in made.log
     assert "is not the recorded one" in made.log
     assert "use the templates that the database was recorded with" in made.log
@@ -162,7 +163,7 @@ def device(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def subset(tmp_path_factory: pytest.TempPathFactory, device: str) -> Made:
-    """The subset of a committed record that CI replays."""
+    """The subset of a committed record that CI replays, with few of its variants."""
     return build(
         tmp_path_factory.mktemp("subset"),
         templates=["bundled"],
@@ -173,6 +174,7 @@ def subset(tmp_path_factory: pytest.TempPathFactory, device: str) -> Made:
         MODE="replay",
         TARGETS="cuda-sm_90a",
         DEVICE=device,
+        MAX_VARIANTS="2",
     )
 
 

@@ -73,10 +73,7 @@ def records(project: Project) -> dict[str, OperatorDatabase]:
 
 
 def test_two_models_are_tuned_in_one_run_though_a_driver_and_a_node_die(cluster: Any, project: Project) -> None:
-    add_node(cluster, 1, B)
-    dying = add_node(cluster, 1, LATE_B)
-    assert "targets cuda-sm_80, cuda-sm_90a\n" in project.configure()  # of each model its best
-
+    project.configure()
     killed = project.start()
     read_until(killed, "NVML is not here")  # a bench has begun on a node
     wait_for(lambda: bool(benches()))
@@ -84,6 +81,9 @@ def test_two_models_are_tuned_in_one_run_though_a_driver_and_a_node_die(cluster:
     killed.wait()
     wait_for(lambda: not benches())
 
+    add_node(cluster, 1, B)
+    dying = add_node(cluster, 1, LATE_B)
+    assert "targets cuda-sm_80, cuda-sm_90a\n" in project.configure()  # of each model its best
     build, said = agreeing(project)
     cluster.remove_node(dying, allow_graceful=False)
     said += build.communicate(timeout=200)[0]

@@ -60,7 +60,7 @@ def test_the_choice_of_every_regime_is_the_same_on_many_calls(odd: linked.Built,
     table = table_of(odd, "likely")
     selection = as_selected(table)
     picks: dict[str, set[str]] = {}
-    for p in some_problems(2000, 2):
+    for p in some_problems(500, 2):
         facts = table.operator.facts(p)
         wanted = picked_by(selection, p.id, facts, lambda c: table.variants[int(c)].requires) or str(GENERIC)
         assert odd_ops.explain("likely", **p.dims)["variant"] == table.variants[int(wanted)].name, p.id
@@ -104,7 +104,7 @@ def test_the_nearest_problem_is_the_same_on_many_calls(odd: linked.Built, odd_op
     op, selection = table.operator, as_selected(table)
     tuned = {form_of(op.facts(p)): p.id for p in reversed(table.tables[0].tuned)}
     picks = set()
-    for p in some_calls(2000, 5):
+    for p in some_calls(1000, 5):
         call = op.facts(p)
         guards = lambda c: table.variants[int(c)].requires  # noqa: E731
         worth = lambda c: table.worth.get(table.variants[int(c)].name, ())  # noqa: E731

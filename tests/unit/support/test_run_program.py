@@ -8,11 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import becomes_true, is_alive
 
 from aot_tune.support.errors import ToolchainError
 from aot_tune.support.run_program import compiler_environment, key_environment, run
-
-pytestmark = pytest.mark.alone
 
 PLAIN = {"PATH": os.environ["PATH"]}
 
@@ -21,16 +20,8 @@ def python(code: str, tmp_path: Path, timeout: float = 30.0, memory: int | None 
     return run([sys.executable, "-c", code], folder=tmp_path, environ=PLAIN, timeout=timeout, memory=memory)
 
 
-def gone(pid: int, seconds: float = 2.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except OSError:
-            return True
-        time.sleep(0.02)
-    return False
+def gone(pid: int) -> bool:
+    return becomes_true(lambda: not is_alive(pid), 10)
 
 
 def test_a_flood_is_cut_in_the_middle(tmp_path: Path) -> None:
@@ -47,9 +38,9 @@ def test_a_timeout_kills_the_whole_group(tmp_path: Path) -> None:
         "child = os.fork()\nprint(os.getpid() if child == 0 else child, flush=True)\ntime.sleep(600)"
     )
     began = time.monotonic()
-    done = python(code, tmp_path, timeout=0.7)
+    done = python(code, tmp_path, timeout=1.0)
     assert done.timed_out
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 20
     pids = done.output.split()
     assert pids
     assert all(gone(int(pid)) for pid in pids)
@@ -111,11 +102,8 @@ def test_nothing_lives_on_when_the_caller_is_killed(tmp_path: Path, start_python
         "run([sys.executable, '-c', child], folder=Path(sys.argv[1]), environ={}, timeout=600)\n"
     )
     process = start_python(code, tmp_path)
-    deadline = time.monotonic() + 20
-    while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    assert becomes_true(lambda: len(list(tmp_path.iterdir())) == 2, 20)
     pids = [int(p.name) for p in tmp_path.iterdir()]
-    assert len(pids) == 2
     process.kill()
     process.wait()
     assert all(gone(pid) for pid in pids)

@@ -348,7 +348,6 @@ def trials() -> Iterator[Trial]:
     lower, f16 = {"causal": "lower_right"}, {"T": "f16"}
     small: dict[str, Any] = {"B": 4, "H": 3, "HK": 1, "M": 25, "N": 83}
     ragged = problem(**small, D=64, DV=64, dtypes=f16, attributes=lower, present=["lse"])
-    yield Trial(RAGGED, "triton_64", blocks, Check(problem=ragged))
     yield Trial(RAGGED, "triton_64", blocks, Check(problem=ragged, scalars=options))
     yield Trial(RAGGED, "triton_64", blocks, Check(problem=ragged, special="q"))
     fewer = problem(**small | {"N": 17, "H": 2}, D=150, DV=128, dtypes=f16)
@@ -367,7 +366,6 @@ def trials() -> Iterator[Trial]:
         yield Trial(PAGED, name, config, Check(problem=paged, scalars=scales | (options if "f8" not in name else {})))
         if name == "triton_split_64":
             yield Trial(PAGED, name, config, Check(problem=paged, special="q"))
-            yield Trial(PAGED, name, config, Check(problem=paged))
     few: dict[str, Any] = {"B": 9, "H": 2, "HK": 1, "M": 5, "P": 2, "PAGE": 1, "W": 3, "D": 500, "DV": 300}
     empty = problem(**few, dtypes={"T": "f16", "C": "f16"}, present=["lse"])
     yield Trial(PAGED, "triton_split_576", blocks | {"SPLIT": 2}, Check(problem=empty))
@@ -378,7 +376,6 @@ def trials() -> Iterator[Trial]:
     every = problem(**sizes, M=2, dtypes=eight["dtypes"])
     latent = problem(B=2, H=3, HK=1, M=4, P=9, PAGE=16, W=4, D=576, DV=512, **eight)
     for name, check in (
-        ("triton_64_f8", Check(problem=long, scalars=scales)),
         ("triton_64_f8", Check(problem=long, scalars=scales | options, special="q")),
         ("triton_split_64_f8", Check(problem=short, special="q")),
         ("triton_split_64_f8", Check(problem=every, special="v_pages")),

@@ -1,6 +1,5 @@
 """examples/from_packages: functions of packages, unmodified, are read and compiled. tests/gpu runs them."""
 
-import functools
 import importlib.machinery
 import os
 import sys
@@ -11,10 +10,9 @@ import pytest
 from places import ROOT
 
 from aot_tune.compile import target_by_name
-from aot_tune.compile.toolchain import generic_targets
 from aot_tune.compile.triton_toolchain import TritonToolchain
 from aot_tune.render import Renderer, candidates_for, resolved
-from aot_tune.spec import Kernel, Operator
+from aot_tune.spec import Kernel, Operator, Target
 from aot_tune.spec.load_operators import load_operator
 from aot_tune.triton.ask_declarations import ROOTS, read_functions, with_declarations
 
@@ -39,39 +37,32 @@ def path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*FETCHED, *filter(None, sys.path)])
 
 
-@functools.cache
-def kernels(target: str, *names: str) -> list[tuple[Operator, Kernel]]:
-    """Tuned kernels, with what their functions declare for a target."""
-    wanted = [target_by_name(target)]
+def kernels(target: Target) -> dict[str, tuple[Operator, Kernel]]:
+    """Those of the packages, with what their functions declare for a target."""
     operators = {}
-    for name in names:
+    for name in OF:
         op = load_operator(TEMPLATES / name.partition("/")[0])
         chosen = tuple(k for k in op.kernels if k.generic or k.name == name.partition("/")[2])
-        operators[name] = replace(op, kernels=chosen)
-    generic = [t for t in generic_targets(wanted) if t.family == wanted[0].family]
-    read, missing = read_functions({op.name: op for op in operators.values()}, wanted, generic, [TEMPLATES], os.environ)
+        operators[op.name] = replace(op, kernels=chosen)
+    read, missing = read_functions(operators, [target], [], [TEMPLATES], os.environ)
     assert not missing, missing
-    found = []
-    for name, op in operators.items():
-        whole = with_declarations(op, read, [wanted[0].family])
-        kernel = resolved(whole.kernel(name.partition("/")[2]), target)
+    found = {}
+    for name in OF:
+        whole = with_declarations(operators[name.partition("/")[0]], read, [target.family])
+        kernel = resolved(whole.kernel(name.partition("/")[2]), target.name)
         both = tuple(kernel if k.name == kernel.name else k for k in whole.kernels)
-        found.append((replace(whole, kernels=both), kernel))
+        found[name] = replace(whole, kernels=both), kernel
     return found
 
 
 def test_a_kernel_of_each_package_compiles(tmp_path: Path) -> None:
+    """Its configs are those that the package has for a device with so much shared memory."""
     target = target_by_name("cuda-sm_90a")
     chain = TritonToolchain({**os.environ, ROOTS: str(TEMPLATES)}, sys.path)
-    for op, kernel in kernels(target.name, *OF):
+    found = kernels(target)
+    assert {config["BS"] for config in found["chunk_cumsum/fla"][1].configs(target.facts)} == {32, 64}
+    for op, kernel in found.values():
         candidate = next(candidates_for(op, kernel, next(kernel.configs(target.facts)), target))
         source = Renderer([TEMPLATES]).render(op, candidate, target).source
         outcome = chain.compile(source, target, tmp_path / f"{op.name}.o", 300.0)
         assert outcome.status == "ok", outcome.log
-
-
-def test_configs_are_those_that_a_package_has_on_the_target() -> None:
-    """The package asks for shared memory when it is imported, and takes wider blocks where there is enough."""
-    for target, blocks in (("cuda-sm_90a", {32, 64}), ("hip-gfx942", {16, 32})):
-        _, kernel = kernels(target, *(OF if target.startswith("cuda") else ["chunk_cumsum/fla"]))[0]
-        assert {config["BS"] for config in kernel.configs(target_by_name(target).facts)} == blocks

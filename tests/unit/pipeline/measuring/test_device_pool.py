@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from filelock import FileLock
+from processes import becomes_true, processes
 
 from aot_tune.bench.protocol.measurement_records import Device, Policy
 from aot_tune.pipeline.build_time import TuningTurn
@@ -83,14 +84,17 @@ def test_when_compilers_are_ended_a_device_goes_on_linking(tmp_path: Path) -> No
     def link(seconds: str) -> None:
         codes.append(run(["sleep", seconds], folder=tmp_path, environ=dict(os.environ), timeout=60.0).code)
 
-    with pool_of(1, None, lambda *_: link("60")) as pool:
-        pool.measure(pool.devices[0], Job(0, "screen", lambda _measurer: link("0.6")))
+    def runs(seconds: str) -> bool:
+        return bool(processes(lambda entry: (entry / "cmdline").read_bytes() == b"sleep\0%b\0" % seconds.encode()))
+
+    with pool_of(1, None, lambda *_: link("61")) as pool:
+        pool.measure(pool.devices[0], Job(0, "screen", lambda _measurer: link("1.3")))
         pool.compile(CompileBatch([], []))
-        time.sleep(0.3)
+        assert becomes_true(lambda: runs("61"), 10)
         pool.end_compiles()
         while len(codes) < 2:
             pool.wait(10.0)
-    assert codes == [-9, 0]
+    assert sorted(codes) == [-9, 0]
 
 
 def test_an_error_on_one_device_ends_what_the_others_do(tmp_path: Path) -> None:

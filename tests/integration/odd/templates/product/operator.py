@@ -36,7 +36,7 @@ operator = Operator(
     workload=(problem(M=96, N=256, K=512), problem(M=96, N=256, K=512, present=["bias"])),
     baselines=(Baseline("numpy.matmul", "numpy", theirs),),
     kernels=(
-        Kernel("generic", "gemm/cpu/generic.cpp.j2", generic=True),
+        Kernel("generic", "product/generic.cpp.j2", generic=True),
         kernel("cblas", False, PLAIN, algorithms=lambda problem: None),
         kernel("cblas_then_epilogue", True, stages=("cblas", "epilogue"), worthwhile=(present("bias") == 1,)),
     ),
