@@ -169,7 +169,8 @@ def kernels(*, masked: bool, scaled: bool) -> tuple[Kernel, ...]:
         _triton("triton_tiles", _SCALED_TILES if scaled else _TILES, many, along=1, **form),
         _triton("triton_few_rows", _SCALED_FEW_ROWS if scaled else _FEW_ROWS, few, along=1, **form),
     ]
-    found.append(_cutlass(_SCALED_CUTLASS if scaled else _CUTLASS, many, **form))
+    listed = _SCALED_CUTLASS if scaled else _CUTLASS
+    found.append(_cutlass(listed[1:] if masked and scaled else listed, many, **form))
     if not scaled:
         found.append(_triton("triton_by_rows", _BY_ROWS, E > 0, along=2, **form))
     return tuple(found)

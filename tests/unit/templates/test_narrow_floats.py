@@ -125,7 +125,10 @@ def same(name: str, got: Any, want: Any) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("target", "width"), [(TARGETS[0], 0), (TARGETS[0], 4), (TARGETS[-1], 8), (TARGETS[-1], 16)])
+@pytest.mark.parametrize(
+    ("target", "width"),
+    [(TARGETS[0], 0), (TARGETS[0], 4), *((TARGETS[-1], TARGETS[-1].facts["vector_bytes"] // size) for size in (8, 4))],
+)
 def test_kernels_convert_as_torch_does(tmp_path: Path, target: Target, width: int) -> None:
     count = max(difficult(name).size for name in NARROW)
     count += (5 - count) % 16  # some are left beside whole vectors
